@@ -42,7 +42,7 @@ def advertised(bootstrap_server: str) -> Versions:
 
 
 def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
-    """Return the text of the document."""
+    """Return the text of `docs/apis.md`."""
     rows = [
         f"| {key} | {_name(key)} | {_range(kafka.get(key))} | {_range(reference.get(key))} |\n"
         for key in sorted(kafka.keys() | reference.keys())

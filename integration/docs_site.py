@@ -1,13 +1,13 @@
 """Prepare the documentation in `build/docs`, from which Zensical builds the site.
 
-`make docs` runs this module. The copy has the layout of the repository, so that relative
-links work both on a code host and on the site. A source file to which a page links becomes a page
-that contains its code, and a notebook becomes a page with its cells. A linked directory becomes a
-page that lists its modules. A block whose only line is `$ python -m ... --help` is extended with
-the output of the command. A comment `<!-- ::: NAME -->` becomes the docstrings of a class or
-function (mkdocstrings); code hosts do not show it.
+`make docs` runs this module. The copy has the layout of the repository, so relative links work both
+on a code host and on the site. A source file to which a page links becomes a page that contains its
+code, and a notebook becomes a page with its cells. A linked directory becomes a page that lists its
+modules. A block whose only line is `$ python -m ... --help` is extended with the output of the
+command. A comment `<!-- ::: NAME -->` becomes the docstrings of a class or function (mkdocstrings);
+code hosts do not show the comment.
 
-Invariant: a link to a path that does not exist is not changed, so that the strict build fails.
+Invariant: a link to a missing path stays unchanged, so the strict build fails.
 """
 
 from __future__ import annotations

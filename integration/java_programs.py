@@ -1,7 +1,7 @@
 """Java programs that use Kafka's classes: Kafka Streams jobs, Connect workers and MirrorMaker.
 
-They run until they are stopped, against any cluster. Invariant: a program ends with its context
-manager or with this process.
+The programs run against any cluster until they are stopped. Invariant: a program ends with its
+context manager or with this process.
 """
 
 from __future__ import annotations

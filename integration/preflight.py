@@ -1,4 +1,4 @@
-"""Check that the software that `make demo` and `make test` require is installed.
+"""Check that the software for `make demo` and `make test` is installed.
 
 The Makefile runs this module with the selected interpreter before any package is installed.
 Therefore it uses only the standard library, and only syntax that Python 3.6 can parse. If something

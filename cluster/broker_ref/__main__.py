@@ -6,9 +6,10 @@
     python -m broker_ref controller --data DIR --port 9093   one controller
     python -m broker_ref node --id 1 --controller HOST:PORT --data DIR --port 9092
 
-Parses the arguments, starts the nodes, prints one line with their addresses when they are ready,
-and shuts down cleanly on SIGINT or SIGTERM. Nothing else is written to stdout. Errors are written
-to stderr, one per line. The exit code is 2 for invalid arguments and 1 for all other errors.
+The command parses the arguments and starts the nodes. When the nodes are ready, it prints one line
+with their addresses. It shuts down cleanly on SIGINT or SIGTERM. Nothing else is written to stdout.
+Errors are written to stderr, one per line. The exit code is 2 for invalid arguments and 1 for all
+other errors.
 """
 
 from __future__ import annotations

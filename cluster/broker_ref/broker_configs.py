@@ -1,6 +1,6 @@
-"""The table of the configs that a broker implements, and of all configs that it accepts.
+"""The tables of the configs that a broker implements, and of all configs that it accepts.
 
-The table has the name, type, default, limits, documentation and update mode of each config.
+The tables contain the name, type, default, limits, documentation and update mode of each config.
 `broker_ref.config` parses the configs. The server-wide defaults of topic configs are in
 `broker_ref.server_defaults`, the configs of listeners in `broker_ref.security.configs`, and the
 configs without an effect in `broker_ref.unimplemented_configs`. Source: Kafka's

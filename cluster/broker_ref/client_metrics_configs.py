@@ -24,12 +24,12 @@ from broker_ref.topic_configs import ConfigType
 INTERVAL_MIN_MS: Final = 100
 INTERVAL_MAX_MS: Final = 3_600_000
 MATCH_LENGTH_MAX: Final = 1024
-"""The maximum number of characters of all patterns, so that they are compiled within 10 ms."""
+"""The maximum total length of the patterns, which limits their compile time to 10 ms."""
 
 _COSTLY: Final = re.compile(r"[^\x00-\x7f]|\\[uUN]|\(\?[aiLmsux-]")
-"""What makes Python expand a character class to all characters, which can take 10 ms per class.
+"""Matches inline flags and non-ASCII characters, including their escapes.
 
-These are inline flags and non-ASCII characters, including their escapes.
+Both can make Python expand a character class to all characters. Each class can take 10 ms.
 """
 
 CLIENT_METRICS_KEYS: Final = MappingProxyType(
@@ -77,8 +77,8 @@ _ATTRIBUTES: Final = frozenset(
 def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the configs of a subscription if they are valid.
 
-    Raises: ApiError (INVALID_REQUEST, or INVALID_CONFIG for the type of a value or a pattern, or
-    for a pattern that could take long to compile).
+    Raises: ApiError (INVALID_CONFIG if a value has the wrong type, or if a pattern is invalid or
+    could take long to compile; otherwise INVALID_REQUEST).
     """
     checked = {name: value for name, value in configs.items() if value is not None}
     for name, value in checked.items():

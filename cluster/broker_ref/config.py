@@ -43,7 +43,7 @@ __all__ = ["BrokerConfig", "ConfigKey", "InvalidBrokerConfigError"]
 
 RACK: Final = "broker.rack"
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "principal.", "security.")
-"""The prefixes of configs that must not be ignored, unless they have their default values."""
+"""Prefixes of configs that are rejected if they are unimplemented and differ from the default."""
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class BrokerConfig:
             )
 
     def _check_consumer_groups(self) -> None:
-        """Check the limits of `group.consumer.*`, which apply to the broker's own values too."""
+        """Check that the values of `group.consumer.*` are within the broker's own limits."""
         for name in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms"):
             low, value, high = (
                 getattr(self, f"group.consumer.{limit}{name}".replace(".", "_"))
@@ -186,9 +186,9 @@ class BrokerConfig:
     def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
         """Parse configs with Kafka's names; `fields` are additional fields of `BrokerConfig`.
 
-        As in Kafka, unknown configs are ignored with a warning, except those of a listener, which
-        could be less secure without them. Raises: InvalidBrokerConfigError with the name of the
-        invalid config.
+        As in Kafka, unknown configs are ignored with a warning. Unknown configs of a listener are
+        rejected, because the listener could be less secure without them. Raises:
+        InvalidBrokerConfigError with the name of the invalid config.
         """
         if RACK in configs:
             fields = {"rack": configs[RACK].strip() or None} | fields

@@ -41,9 +41,9 @@ class InvalidBrokerConfigError(ValueError):
 class ConfigKey:
     """A row of a broker config table.
 
-    `minimum` and `maximum` are inclusive. A value of type STRING must be one of `choices`, unless
-    `choices` is empty; if `ignores_case` is True, it is converted to lowercase. If `empty_is_null`
-    is True, the empty string represents null in Kafka.
+    `minimum` and `maximum` are inclusive. If `choices` is not empty, it contains the valid values
+    of type STRING. If `ignores_case` is True, the value is converted to lowercase. If
+    `empty_is_null` is True, the empty string represents null in Kafka.
     """
 
     name: str

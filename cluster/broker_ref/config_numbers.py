@@ -1,7 +1,7 @@
 """Parses and prints the numbers in config values as Java does.
 
-Python accepts underscores between the digits, Java does not (`Long.parseLong`,
-`Double.parseDouble`).
+Unlike Java (`Long.parseLong`, `Double.parseDouble`), Python accepts underscores between the digits.
+These functions reject them.
 """
 
 from __future__ import annotations

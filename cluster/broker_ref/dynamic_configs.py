@@ -40,7 +40,7 @@ _CLUSTER_WIDE_OF_LISTENERS: Final = (
     "max.connection.creation.rate",
     "num.network.threads",
 )
-"""The configs with the prefix of a listener that can be changed for all brokers."""
+"""The configs that can be changed for all brokers even if they have a listener prefix."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +107,9 @@ class ConfigLevels:
         return dict.fromkeys((*self.own, *self.cluster, *self.static))
 
     def synonyms(self, target: str, names: Sequence[str]) -> tuple[Synonym, ...]:
-        """Return the values of synonymous configs, the effective value of `target` first.
+        """Return the values of synonymous configs, starting with the effective value of `target`.
 
-        Values of other configs that precede it are omitted, as in `ConfigHelper.configSynonyms`.
+        As in `ConfigHelper.configSynonyms`, values of other configs before that value are omitted.
         """
         found = [
             Synonym(name=name, value=values[name], source=source)
@@ -149,7 +149,7 @@ class DynamicBrokerConfig:
     def update(self, *, own: Mapping[str, str], cluster: Mapping[str, str]) -> bool:
         """Apply the dynamic configs of this broker and of all brokers.
 
-        Return whether they have changed. Invalid configs are ignored.
+        Return whether the dynamic configs have changed. Invalid configs are ignored.
         """
         if own == self.levels.own and cluster == self.levels.cluster:
             return False
@@ -173,7 +173,7 @@ class DynamicBrokerConfig:
 def check_dynamic_configs(
     static: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool
 ) -> None:
-    """Raise ApiError (INVALID_REQUEST) if a broker cannot apply dynamic configs.
+    """Raise ApiError (INVALID_REQUEST) if a broker cannot apply the dynamic configs.
 
     `per_broker` is False for the configs of all brokers. Source: `DynamicBrokerConfig.validate`.
     """
@@ -214,7 +214,8 @@ def check_dynamic_configs(
 def check_values(configs: Mapping[str, str]) -> None:
     """Raise InvalidBrokerConfigError if a value is invalid for all brokers.
 
-    Unknown configs are valid. Whether a broker can apply a value also depends on its other configs.
+    Unknown configs are valid. Whether a broker can apply a value also depends on the broker's other
+    configs.
     """
     for name, value in configs.items():
         key = _key(name)

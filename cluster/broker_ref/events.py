@@ -7,7 +7,7 @@ Invariants: for each `FrameReceived`, the node returns exactly one `SendFrame`, 
 `CloseConnection` for the same connection, either from the same call or from a later one. Until
 then, the I/O layer does not deliver the next frame of the connection. Kafka's brokers do the same
 by muting the channel. Each `SendRequest` leads to at most one `ResponseReceived` or
-`RequestFailed`, and never during the same call.
+`RequestFailed`, which never arrives during the same call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RequestId = int
 class Channel:
     """A connection to another node, which responds to requests in the order they were sent.
 
-    Each purpose has its own channel, so that a long poll does not delay a heartbeat.
+    Each purpose has its own channel, so a long poll does not delay a heartbeat.
     """
 
     node_id: int
@@ -102,7 +102,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFrame:
-    """Send a response, given without its four-byte length, on a connection.
+    """Send a response on a connection. `frame` does not include the four-byte length.
 
     If `close_reason` is set, it is logged, and the connection is closed after the response.
     """

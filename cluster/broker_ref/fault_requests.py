@@ -1,7 +1,7 @@
 """The properties of a request that a `Faults` rule can match.
 
-Uses Kafka's field names to extract the topics, partitions and sender of any request message. If a
-message has no field for topics, the result contains no topics.
+This module uses Kafka's field names to extract the topics, partitions and sender of any request
+message. If a message has no field for topics, the result contains no topics.
 """
 
 from __future__ import annotations

@@ -317,7 +317,10 @@ class Faults:
         self._notify()
 
     def hold_time(self, node_id: int) -> None:
-        """Stop a node's clock, so that its sessions, transactions and requests do not expire."""
+        """Stop a node's clock.
+
+        The node's sessions, transactions and requests then do not expire.
+        """
         with self._changed:
             self._held_times.setdefault(node_id, None)
 
@@ -384,7 +387,10 @@ class Faults:
         return (source_id, target_id) in self._cut
 
     def now_ms(self, node_id: int, now_ms: int) -> int:
-        """Return the time of a node's clock; a stopped clock freezes at the first call."""
+        """Return the time of a node's clock.
+
+        A stopped clock keeps the time of the first call after `hold_time`.
+        """
         if not self._held_times:
             return now_ms
         with self._changed:
@@ -396,7 +402,7 @@ class Faults:
             return held_ms
 
     def time_is_held(self, node_id: int) -> bool:
-        """Return whether a node's clock is stopped, so that its deadlines are never reached."""
+        """Return whether a node's clock is stopped. A stopped clock never reaches deadlines."""
         return node_id in self._held_times
 
     def is_paused(self, node_id: int) -> bool:
@@ -406,7 +412,7 @@ class Faults:
     def listen(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Register a callback that is called when held requests may be ready to be served.
 
-        The callback runs in the thread that changes the faults. Returns a function that removes the
+        The callback runs in the thread that changes the faults. Return a function that removes the
         callback.
         """
         with self._changed:

@@ -120,7 +120,7 @@ def check_group_configs(configs: Mapping[str, str | None], config: BrokerConfig)
 
 
 def effective_value(name: str, own: Mapping[str, str], config: BrokerConfig) -> int:
-    """Return the value of a consumer group config, given the configs of the group.
+    """Return the effective value of a group config. `own` contains the configs of the group.
 
     A value that is no longer within the limits of the broker configs is replaced with the limit, as
     in Kafka's `GroupConfig.evaluate`.

@@ -1,6 +1,6 @@
 """A broker's identity: the `meta.properties` file in its data directory, in Kafka's format.
 
-Assigns a data directory to one cluster id and one node id, so that no other node can use it.
+Assigns a data directory to one cluster id and one node id, so no other node can use the directory.
 `meta.properties` is written last: a directory that contains it is completely initialized. Source:
 `org.apache.kafka.metadata.properties.MetaProperties`.
 """

@@ -45,7 +45,7 @@ class _InFlightRequest:
 
 
 class Outbox:
-    """The requests in flight; the client id of a request consists of the sender and the purpose."""
+    """The requests in flight. A client id consists of the sender and the purpose of the channel."""
 
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id

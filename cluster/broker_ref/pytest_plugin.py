@@ -43,9 +43,9 @@ def kafka_cluster() -> Iterator[Cluster]:
 def secured_kafka_cluster() -> Iterator[Cluster]:
     """Yield a running `broker_ref.Cluster` that uses SASL_SSL, for the test session.
 
-    `secured_kafka_cluster.client_settings()` returns the settings that clients need. The result's
-    methods `librdkafka()`, `java()` and `data_source()` return them in the format that each client
-    expects. This fixture requires `pip install 'broker-ref[secure]'`. For another protocol,
+    `secured_kafka_cluster.client_settings()` returns the settings that clients need. The methods
+    `librdkafka()`, `java()` and `data_source()` of the result convert them to the format that each
+    client expects. This fixture requires `pip install 'broker-ref[secure]'`. For another protocol,
     write a fixture that uses `broker_ref.Cluster(security=broker_ref.Security(...))`.
     """
     from broker_ref import Cluster, Security  # noqa: PLC0415 (see the module's docstring)

@@ -1,8 +1,8 @@
 """Periodic tasks and one-time timers of a node, in virtual time.
 
 Invariants: a task runs at most once per call to `run`, even if several intervals have passed. A
-cancelled timer never runs. Timers run in the order of their deadlines. Once many timers are stored,
-the cancelled ones are removed, so that they do not accumulate.
+cancelled timer never runs. Timers run in the order of their deadlines. Cancelled timers do not
+accumulate: they are removed when many timers are stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Timer:
     run: Callable[[int], None] | None
 
     def cancel(self) -> None:
-        """Prevent the timer from running; has no effect if the timer has already run."""
+        """Prevent the timer from running, unless it has already run."""
         self.run = None
 
     @property

@@ -1,6 +1,6 @@
 """The broker configs that set the defaults of topic configs.
 
-Some topic configs have several of them: a broker config in milliseconds, and others with coarser
+Some topic configs have several such broker configs: one in milliseconds, and others with coarser
 units and lower precedence. Sources: `ServerTopicConfigSynonyms`,
 `DynamicBrokerConfig.brokerConfigSynonyms`.
 """

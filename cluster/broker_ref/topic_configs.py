@@ -1,9 +1,10 @@
 """All topic configs, including those that the log does not use.
 
-CreateTopics uses the table to validate configs, and DescribeConfigs uses it to build responses. The
-rows for configs that the log uses are shared with `broker_ref.log.config.TOPIC_CONFIGS`, not
-copied. All other configs are validated, stored and described as in Apache Kafka; `SKIPPED.md` lists
-the configs that have no effect. Source: `org.apache.kafka.common.config.TopicConfig`.
+CreateTopics uses the table in this module to validate configs, and DescribeConfigs uses it to build
+responses. The rows for configs that the log uses are shared with
+`broker_ref.log.config.TOPIC_CONFIGS`, not copied. All other configs are validated, stored and
+described as in Apache Kafka; `SKIPPED.md` lists the configs that have no effect. Source:
+`org.apache.kafka.common.config.TopicConfig`.
 """
 
 from __future__ import annotations

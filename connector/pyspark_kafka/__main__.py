@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # The process that reads stdout has closed it, as `head` does. Suppress Python's error
+        # The process that reads stdout has closed the pipe, as `head` does. Suppress Python's error
         # message at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run the command of this process, and return its exit code."""
+    """Configure logging, run the command in `sys.argv`, and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # The `transactions` command prints the events that the sink would log.
     logging.getLogger("pyspark_kafka.sink").setLevel(logging.CRITICAL)

@@ -29,7 +29,7 @@ SOURCE_SCHEMA: Final = pa.schema(
 )
 """The columns of the source.
 
-`headers` requires the `includeHeaders` option. It is null if the record has no headers.
+`headers` requires the `includeHeaders` option. The column is null if the record has no headers.
 """
 
 PRODUCE_SCHEMA: Final = pa.schema(
@@ -44,18 +44,18 @@ PRODUCE_SCHEMA: Final = pa.schema(
 )
 """The columns that `Producer.send` writes. The `topic` column may be dictionary-encoded.
 
-If `partition` is null, the partitioner chooses the partition. It uses the murmur2 hash of the key,
-as the default partitioner of the Java client does. Rows without a key go to one partition for a
-while before the partitioner switches to another. If `timestamp` is null, the record's timestamp is
-the time at which the row is sent.
+If `partition` is null, the partitioner chooses the partition. The partitioner uses the murmur2 hash
+of the key, as the default partitioner of the Java client does. Rows without a key go to one
+partition for a while before the partitioner switches to another. If `timestamp` is null, the
+record's timestamp is the time at which the row is sent.
 """
 
 
 def scalar(value: str | int) -> pa.Scalar:
     """Return an Arrow scalar of type string or int32.
 
-    `pa.scalar` and `pa.array` import pandas when they convert a Python object. This would delay the
-    first task of each Python worker by 0.15 seconds.
+    `pa.scalar` and `pa.array` import pandas when they convert a Python object. The import would
+    delay the first task of each Python worker by 0.15 seconds.
     """
     if isinstance(value, int):
         one = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(struct.pack("=i", value))])

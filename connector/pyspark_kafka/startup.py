@@ -51,9 +51,9 @@ def register(spark: SparkSession) -> None:
 def warm_up(spark: SparkSession) -> Thread:
     """Start the Python processes of a session in the background, and return the thread.
 
-    The first reads and writes then take less time. Call this right after the session is created. It
-    runs two short Spark jobs without connecting to Kafka. To wait for them, call `join()` on the
-    result. The function does not raise an error if a job fails, but logs a warning.
+    The first reads and writes then take less time. Call this right after the session is created.
+    The function runs two short Spark jobs without connecting to Kafka. To wait for the jobs, call
+    `join()` on the result. The function does not raise an error if a job fails, but logs a warning.
     """
     thread = Thread(target=_run, args=(spark,), name="pyspark_kafka.warm_up", daemon=True)
     thread.start()
@@ -85,14 +85,14 @@ def _run(spark: SparkSession) -> None:
 def _succeeds(job: Callable[[], object]) -> bool:
     try:
         job()
-    except Exception as error:  # The queries themselves report it.
+    except Exception as error:  # The user's queries report such errors.
         log.warning("The Python processes could not be started in advance: %s", error)
         return False
     return True
 
 
 class _EmptyDataSource(DataSource):
-    """A source without rows, and a sink that drops its rows. Both import the modules of ours."""
+    """A source without rows and a sink that drops its rows. Both import `pyspark_kafka` modules."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Shorter tracebacks of the errors that Spark shows to users.
+"""Shortens the tracebacks of the errors that Spark shows to users.
 
 Spark prints the traceback of an error before its message. The frames of this package do not help
 the user, because the message describes what happened and what to do.
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def short_traceback(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that Spark calls: its errors have no frames of the functions below it.
+    """Decorate a method that Spark calls, to remove the frames of inner calls from its errors.
 
     The complete traceback is logged at level DEBUG. The method can be a generator function.
     """

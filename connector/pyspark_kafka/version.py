@@ -1,6 +1,6 @@
-"""The version of this package, which the client sends to brokers.
+"""Defines the version of this package, which the client sends to brokers.
 
-It is a constant because looking it up with importlib.metadata takes milliseconds.
+The version is a constant, because a lookup with importlib.metadata takes milliseconds.
 """
 
 from __future__ import annotations

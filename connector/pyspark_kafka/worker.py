@@ -1,4 +1,4 @@
-"""Settings of Spark's Python worker processes."""
+"""Configures Spark's Python worker processes."""
 
 from __future__ import annotations
 

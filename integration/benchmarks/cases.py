@@ -82,8 +82,8 @@ class Case:
     """One benchmark: our side, its peers and the comparisons.
 
     `records` is the number of records per side and round. `quick_records` is None if a quick run
-    skips the case. If `takes_records` is false, `--records` does not change the number. If
-    `warms_up` is false, the first run of each side is measured.
+    skips the case. If `takes_records` is false, the case ignores `--records`. If `warms_up` is
+    false, the first run of each side is measured.
     """
 
     name: str

@@ -2,16 +2,16 @@
 
     python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
 
-Measures how many records per second confluent-kafka produces and fetches, how long a partition is
-unavailable after its leader is killed, the CPU time of three idle brokers, the memory that a
-thousand partitions use, transactions (see `cluster_transactions`), many partitions (see
-`cluster_partitions`), and how long a callback holds the event loop of a node (see
-`cluster_event_loop`). Prints each figure to stderr when it is measured. Finally prints a table and
-writes `build/cluster-benchmark.json`. `--partitions` limits the number of partitions, for a test of
-the benchmark.
+Measures the throughput of confluent-kafka for produced and fetched records, the time for which a
+partition is unavailable after its leader is killed, the CPU time of three idle brokers, the memory
+of a thousand partitions, transactions (see `cluster_transactions`), clusters with many partitions
+(see `cluster_partitions`), and the longest callbacks of a node's event loop (see
+`cluster_event_loop`). Prints each figure to stderr when it is measured. At the end, prints a table
+and writes `build/cluster-benchmark.json`. A test of the benchmark uses `--partitions` to limit the
+number of partitions.
 
-Invariant: each round measures both clusters with the same client and settings, so that other load
-on the machine affects both. Throughput is that of the best round. All other figures are medians.
+Invariant: each round measures both clusters with the same client and settings, so other load on the
+machine affects both. The throughput is the value of the best round. All other figures are medians.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
 
 
 def coordinator_failover(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Kill a coordinator and measure how long its ten thousand transactional ids have none."""
+    """Kill a coordinator and measure how long its 10,000 transactional ids have no coordinator."""
     found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
     for _ in range(parsed.rounds):
         for backend, times in found.items():
@@ -232,7 +232,7 @@ def stalls(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def growth(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure one partition, and the whole cluster, with more and more partitions."""
+    """Measure one partition and the whole cluster while the number of partitions grows."""
     counts = tuple(count for count in GROWTH if count <= parsed.partitions)
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:

@@ -41,7 +41,7 @@ _GROUP_KEY: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """An operation, and the callbacks that blocked an event loop in the meantime."""
+    """An operation, and the callbacks that blocked an event loop during the operation."""
 
     name: str
     stalls: tuple[Stall, ...]
@@ -56,7 +56,7 @@ def phases(*, topics: int, partitions: int, ids: int) -> Iterator[Phase]:
         report = Path(directory) / "stalls"
         program = ("-P", loop_stalls.__file__, str(report))
         with ReferenceProcessesCluster(brokers=3, configs=_CONFIGS, program=program) as cluster:
-            reported = len(loop_stalls.read_stalls(report))  # The start imports modules.
+            reported = len(loop_stalls.read_stalls(report))  # Ignore stalls from startup imports.
             operations = _operations(cluster, topics=topics, partitions=partitions, ids=ids)
             for name, operation in operations.items():
                 operation()
@@ -131,7 +131,7 @@ def _operations(
 
 
 def _send(cluster: ReferenceProcessesCluster, api: str, version: int, **fields: object) -> None:
-    """Send a request without decoding the response, which would take longer than the broker."""
+    """Send a request without decoding the response. Decoding would take longer than the broker."""
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         broker.send_only(request(api, version, **fields))
         broker.receive_frame()

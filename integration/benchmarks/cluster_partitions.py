@@ -39,8 +39,8 @@ _RECORD: Final = b"x" * 100
 class Stalls:
     """The longest Metadata requests in seconds while topics are created and deleted.
 
-    `created_s` is the time until all leaders serve. `fewest_brokers` is the smallest number of
-    unfenced brokers that a broker has reported.
+    `created_s` is the time until all leaders serve requests. `fewest_brokers` is the smallest
+    number of unfenced brokers that a broker has reported.
     """
 
     creation_s: float
@@ -53,11 +53,11 @@ class Stalls:
 class GrowthStep:
     """The state of a cluster with `partitions` partitions.
 
-    `created_s` is the time in which the last partitions were created. `acks_all_ms` and
-    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from the producer
-    to a fetch session with all partitions of the leader. `metadata_ms` is the time of a Metadata
-    request for all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is the time
-    of a clean restart of a broker, until its replicas are in sync. It is None except in the last
+    `created_s` is the time taken to create the last partitions. `acks_all_ms` and `acks_all_p99_ms`
+    are latencies of single records. `session_ms` is the latency from the producer to a fetch
+    session with all partitions of the leader. `metadata_ms` is the time of a Metadata request for
+    all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is the time of a clean
+    restart of a broker, until its replicas are in sync. `restart_s` is None except in the last
     step.
     """
 
@@ -192,7 +192,7 @@ def await_served(cluster: Cluster, partitions: dict[str, int]) -> None:
                 break
             if started_s > deadline_s:
                 raise SystemExit(f"broker {broker_id} does not serve all of its partitions")
-            # This process decodes the responses on the cores of the brokers.
+            # Decoding uses the brokers' cores, so the pause is at least as long as the check.
             time.sleep(max(_PAUSE_S, time.monotonic() - started_s))
 
 
@@ -313,7 +313,7 @@ def session_fetch_ms(cluster: Cluster, partition: tuple[str, int], *, records: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Led:
-    """A leader, and the partitions that it leads by topic."""
+    """A leader, and the partitions that it leads, by topic."""
 
     leader: int
     partitions: dict[str, list[int]]

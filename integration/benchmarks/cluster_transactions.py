@@ -159,7 +159,7 @@ def _read_until(consumer: confluent_kafka.Consumer, wanted: bytes) -> None:
 
 
 def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, int]:
-    """Initialize a producer id for each transactional id and return their producer epochs."""
+    """Initialize a producer id for each transactional id and return the producer epochs."""
 
     def some(first: int) -> dict[str, int]:
         with RawConnection(cluster.address(coordinator), timeout_s=_TIMEOUT_S) as connection:

@@ -1,4 +1,4 @@
-"""Count the requests of planning a read, and measure its time and memory.
+"""Count the requests that planning a read sends, and measure the time and memory of planning.
 
     python -m integration.benchmarks.planning_costs --partitions 1 --partitions 1000
 

@@ -1,6 +1,6 @@
 """Ratios of samples from alternating runs.
 
-Invariant: both values of a ratio come from the same round, so that a slow period affects both.
+Invariant: both values of a ratio come from the same round, so a slow period affects both.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
     """Return the order of the sides in a round.
 
-    Each round starts with a different side, and every second round is reversed, so that no side
-    always runs after the same other side.
+    Each round starts with a different side, and every second round is reversed. The predecessor of
+    a side therefore changes between rounds.
     """
     start = round_number % len(sides)
     order = [*sides[start:], *sides[:start]]

@@ -52,7 +52,7 @@ def _count(result: Result) -> str:
 def _cells(result: Result) -> list[str]:
     target = "" if result.target is None else _bound(result)
     if result.ratio_median is None:
-        # The JSON file contains the error, which may contain the name of a machine.
+        # The error may contain the name of a machine. Therefore it is only in the JSON file.
         return [result.case, result.peer, _kind(result), target, "failed", "", "", ""]
     median = f"{result.ratio_median:.2f}"
     if result.is_met is not None:

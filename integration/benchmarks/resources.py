@@ -1,7 +1,7 @@
 """The resources that cases share: one broker, one Spark session and filled topics.
 
-They are created on demand. Invariant: `close` stops everything that this module started, and every
-Spark job has a timeout.
+The resources are created on demand. Invariant: `close` stops everything that this module started,
+and every Spark job has a timeout.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Resources:
     @cached_property
     def spark(self) -> SparkSession:
         """The Spark session of all cases, with Spark's own connector and ours."""
-        # The cluster must start before Spark, so that only the cluster's processes are excluded.
+        # The cluster must start first. Otherwise, `_brokers` could contain processes of Spark.
         assert self.cluster.broker_ids
         self._say("starting Spark")
         session = open_session(self.directory)

@@ -48,7 +48,7 @@ class Result:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target, or None if there is no target."""
+        """Return whether the median reaches the target, or None if there is no target."""
         if self.target is None:
             return None
         if self.ratio_median is None:
@@ -75,7 +75,7 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """Return `old` with the results of all cases in `new` replaced, ordered by case.
+    """Replace the old results of all cases in `new`. Return all results, ordered by case.
 
     `order` contains the names of all existing cases. Results of other cases are dropped.
     """

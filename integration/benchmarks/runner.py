@@ -1,8 +1,8 @@
 """The runner of a case, which measures its sides in turn and calculates the results.
 
-Each side runs once per round, and once before the first round unless `Case.warms_up` is false.
-Invariant: if a side fails, only its own comparisons fail; if our side fails, all comparisons of the
-case fail. A comparison requires the same number of rounds from both sides.
+Each side runs once per round. If `Case.warms_up` is true, each side also runs once before the first
+round. Invariant: if a side fails, only its own comparisons fail; if our side fails, all comparisons
+of the case fail. A comparison requires the same number of rounds from both sides.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ class Side(Protocol):
     def run(self, resources: Resources, records: int) -> Sample:
         """Do the work once and return the sample.
 
-        Raises an exception if the work is incomplete, unless only `VerifiableSide.verify` can
-        detect this.
+        Raises an exception if the run detects incomplete work. A side that cannot detect incomplete
+        work in a run is a `VerifiableSide`.
         """
 
 

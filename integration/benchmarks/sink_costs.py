@@ -3,10 +3,10 @@
     python -m integration.benchmarks.sink_costs --tasks 1 --tasks 200
 
 Runs the connector's planning, tasks and commit without Spark. As in a streaming query, planning and
-commit have one client each, which they keep from one micro-batch to the next. The tasks run in
+commit have one client each, and keep it from one micro-batch to the next. The tasks run in
 `WORKERS` threads, and each thread has one client, like a Python worker. Every task writes one small
-row. Invariant: each request that a client sends is counted, including retries and ApiVersions, and
-the micro-batches that open the connections are not part of the results.
+row. Invariant: each request that a client sends is counted, including retries and ApiVersions. The
+results exclude the micro-batches that open the connections.
 
 This is not a benchmark case: it reports counts and milliseconds, not ratios.
 """
@@ -81,11 +81,10 @@ class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
     `task_requests` and `empty_task_requests` are the requests of all tasks of a micro-batch, with
-    and without rows. `restart_requests` and `restart_ms` are the costs of the planning that aborts
-    the open transactions of all tasks after the driver has stopped before its decision.
-    `decision_bytes` is the size of the keys and values of the decision.
-    `kept_bytes` is the size of the sink's records that log compaction keeps in the commit topic
-    after a micro-batch.
+    and without rows. `restart_requests` and `restart_ms` are the costs of planning after the driver
+    has stopped before its decision. This planning aborts the open transactions of all tasks.
+    `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the size of
+    the sink's records that log compaction keeps in the commit topic after a micro-batch.
     """
 
     tasks: int
@@ -219,7 +218,7 @@ class _Sink:
         _, committing = self._measure(
             lambda: commit(self._committer, self._exactly_once, messages, offsets=None)
         )
-        # Only decisions are written in transactions.
+        # In the commit topic, only decisions are written in transactions.
         decision = self._records(start_offset, lambda batch: batch.is_transactional)
         self._next_batch += 1
         self._next_attempt += tasks

@@ -66,8 +66,8 @@ class Backlog:
 class MicroBatches:
     """A side that runs successive micro-batches of `rows` rows in `tasks` tasks with one connector.
 
-    If `connector` is None, the trivial Python source and sink are used. `records` is the total
-    number of rows and determines the number of micro-batches. `exactly_once` sets the
+    If `connector` is None, the micro-batches use the source and sink of `synthetic`. `records` is
+    the total number of rows and determines the number of micro-batches. `exactly_once` sets the
     `transactionalId` option. Each partition of the input topic is read by one task, unless
     `max_partitions` sets the `maxPartitions` option.
     """

@@ -136,7 +136,7 @@ def _workers() -> set[int]:
 
 
 def _end_workers() -> None:
-    """Kill idle Python workers, so that Spark starts new ones."""
+    """Kill idle Python workers. Spark starts new workers for the next task."""
     ended = _workers()
     for pid in ended:
         with suppress(ProcessLookupError):

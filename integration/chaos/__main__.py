@@ -5,7 +5,7 @@
 --kind aggregation         run this kind of query (default: the seed determines the kind)
 --seconds 60               inject faults for this many seconds
 --control                  run Spark's own connector, for comparison
---timeline                 print the timeline of each seed, and not only if it failed
+--timeline                 print the timeline of every seed, not only of failed seeds
 --secured                  connect over SASL_SSL as a user with the ACLs of the guide
 
 Writes build/reports/chaos-*.{json,md}.

@@ -1,4 +1,4 @@
-"""Starts the query's Spark driver, follows its output, kills, stops and replaces it.
+"""Starts, kills, stops and replaces the query's Spark driver, and reads the output of the driver.
 
 Invariant: this module ends only its own child processes and their descendants, by process id. After
 `close`, none of them is running.
@@ -98,8 +98,9 @@ class Driver:
         """Stop all processes of the driver, start its successor, and resume the stopped driver.
 
         The stopped driver is resumed when its successor has completed a micro-batch. Return when
-        the resumed driver has ended. Raises `DriverTimeoutError` if the successor does not complete
-        a micro-batch or the resumed driver does not end, and `AssertionError` if it succeeds.
+        the resumed driver has ended. Raises `DriverTimeoutError` if the successor completes no
+        micro-batch or the resumed driver does not end. Raises `AssertionError` if the resumed
+        driver succeeds.
         """
         with self._changed:
             self._is_running = False

@@ -1,7 +1,7 @@
 """One Spark driver process with its descendants: its JVM, its executors and its Python processes.
 
-Invariant: signals go only to the driver and its descendants, by process id, and only until the
-driver has been waited for.
+Invariant: signals go only to the driver and its descendants, by process id. After `wait` has
+returned, this module sends no signals.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DriverProcess:
     def kill(self) -> None:
         """Kill the driver and its descendants.
 
-        They are stopped first, so that none of them can start another process.
+        All of these processes are stopped first, so none of them can start another process.
         """
         with self._lock:
             for pid in self._stop():

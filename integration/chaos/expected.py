@@ -1,7 +1,7 @@
 """The values that an exactly-once query must write, and their comparison with a target.
 
 All functions are pure. Invariant: a value that is expected n times must be written n times, and no
-other value must be written.
+other value may be written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTED_MAX: Final = 5
 class Difference:
     """The numbers of missing values and of values that were written too often or are wrong.
 
-    `examples` contains some of them.
+    `examples` contains some of these values.
     """
 
     lost: int
@@ -69,7 +69,7 @@ def difference(expected: Counter[bytes], found: Counter[bytes]) -> Difference:
 
 
 def wrong_offsets(group: str, committed: Offsets, ends: Offsets) -> tuple[str, ...]:
-    """Return a message for each partition whose committed offset is not the end of the source."""
+    """Return a message for each partition whose committed offset is not its end offset."""
     return tuple(
         f"group {group}: committed offset {offset} of partition {partition}, but its end is {end}"
         for partition, (offset, end) in enumerate(zip(committed, ends, strict=True))

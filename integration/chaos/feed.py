@@ -1,8 +1,8 @@
 """The load: writes numbered records to the source topic until `stop` is called.
 
-Invariant: the feed slows down while the query is not running, so that the query can keep up. When
-the feed ends, all records have been acknowledged. Duplicates in the source do not matter, because
-the oracle identifies records by partition and offset.
+Invariant: the feed slows down while the query is not running, so the query can keep up. When the
+feed ends, all records have been acknowledged. Duplicates in the source do not matter, because the
+oracle identifies records by partition and offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _TICK_S: Final = 0.05
 class Feed:
     """A thread that writes records to the source topic.
 
-    It writes `records_per_second` while `is_read()` returns true, and fewer otherwise.
+    It writes `records_per_second` records per second while `is_read()` returns true, and fewer
+    otherwise.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class Job:
     """The settings of a driver.
 
     `format` is the format of source and sink; `jars` are additional JARs. A query with two sinks
-    writes to `other_target`, too.
+    also writes to `other_target`.
     """
 
     bootstrap_servers: str

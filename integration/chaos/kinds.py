@@ -1,7 +1,7 @@
 """The kinds of queries that chaos runs, and the cluster that each of them needs.
 
-Invariant: the seed alone determines the kind and the transaction version, so that consecutive seeds
-run all kinds, each with both versions.
+Invariant: the seed alone determines the kind and the transaction version. Consecutive seeds run all
+kinds, each with both versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRANSACTION_TIMEOUT_S: Final = 10
 """The transaction timeout of the kind `short-timeouts`. Faults of this kind last longer."""
 
 COUNTED_KEYS: Final = 20
-"""The aggregation counts the records of each key, which is their offset modulo this number."""
+"""The aggregation counts the records of each key. The key is the offset modulo this number."""
 
 _EVENT_LOG: Final = {
     "spark.eventLog.enabled": "true",
@@ -33,10 +33,10 @@ class Kind:
     """A kind of query.
 
     `query` is the key of the query in `queries.QUERIES`. `conf` is Spark configuration,
-    `sink_options` are options of `pyspark_kafka` only, and `configs` broker configs. With
-    `on_two_hosts`, tasks run in two executors on different hosts, and otherwise in the driver's
-    JVM. `faults` are the additional faults of a schedule. With `has_control`, Spark's own connector
-    can run the query, too.
+    `sink_options` are options of `pyspark_kafka` only, and `configs` are broker configs. With
+    `on_two_hosts`, tasks run in two executors on different hosts. Otherwise, tasks run in the
+    driver's JVM. `faults` are the additional faults of a schedule. With `has_control`, Spark's own
+    connector can also run the query.
     """
 
     name: str
@@ -111,6 +111,6 @@ def kind_of(seed: int, *, is_control: bool = False) -> Kind:
 def transaction_version_of(seed: int) -> int:
     """Return the `transaction.version` of a seed's cluster.
 
-    The number of kinds is odd, so that each kind runs with both versions.
+    The number of kinds is odd, so each kind runs with both versions.
     """
     return 1 + seed % 2

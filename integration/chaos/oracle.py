@@ -61,7 +61,7 @@ class Delivery:
 
 
 def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Delivery:
-    """Check a copy of a topic like `check`."""
+    """Check a copy of a topic, as `check` does."""
     return check(bootstrap_servers, source, [target], fed=fed)
 
 
@@ -76,10 +76,10 @@ def check(
 ) -> Delivery:
     """Read all topics to their ends and compare each target with the source.
 
-    A target contains copies of the records, or, if the end offsets of the micro-batches are given
-    as `batches`, counts. If a `group` is given, its committed offsets must be the ends of the
-    source. `fed` is the number of acknowledged records of the source. Raises `AssertionError` if it
-    is 0, or if brokers have lost acknowledged records.
+    If `batches` (the end offsets of the micro-batches) is given, a target contains counts.
+    Otherwise, a target contains copies of the records. If a `group` is given, its committed offsets
+    must be the ends of the source. `fed` is the number of acknowledged records of the source.
+    Raises `AssertionError` if `fed` is 0, or if brokers have lost acknowledged records.
     """
     blocked = [each for target in targets for each in _await_closed(bootstrap_servers, target)]
     ends = _ends(bootstrap_servers, source, IsolationLevel.READ_COMMITTED)
@@ -137,7 +137,7 @@ def committed_offsets(
 def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
     """Wait until all partitions can be read to their ends.
 
-    After a timeout, return the partitions that cannot.
+    After a timeout, return the partitions that cannot be read to their ends.
     """
     deadline_s = time.monotonic() + _BLOCKED_AFTER_S
     while True:

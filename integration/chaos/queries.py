@@ -37,7 +37,7 @@ def copy(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def count(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Write the counts of all keys in each micro-batch. Spark rejects `update` for Python sinks."""
+    """Write all counts in each micro-batch, because Spark rejects `update` for Python sinks."""
     keys = _source(spark, job).selectExpr(f"string(offset % {COUNTED_KEYS}) AS key")
     rows = keys.groupBy("key").count().selectExpr("key", "concat(key, '=', count) AS value")
     return _write(rows, job).outputMode("complete").start()
@@ -72,7 +72,7 @@ def copy_with_slow_tasks(spark: SparkSession, job: Job) -> StreamingQuery:
         is_slow = context.attemptNumber() == 0 and context.partitionId() == batch_id % 3
         for number, batch in enumerate(batches):
             if number == 1 and is_slow:
-                # In some micro-batches the slow attempt ends first, in others the other attempt.
+                # In some micro-batches, the slow attempt ends before the other attempt.
                 time.sleep(0.4 + batch_id % 4 * 0.4)
             yield batch
 
@@ -81,13 +81,14 @@ def copy_with_slow_tasks(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def copy_with_shuffle(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Copy the source. More tasks than the cluster has cores read the rows from a shuffle."""
+    """Copy the source through a shuffle. The shuffle has more tasks than the cluster has cores."""
 
     path, pause_s = job.shuffled, _TASK_PAUSE_S
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         path.touch()
-        time.sleep(pause_s)  # An executor is killed now, while later tasks wait for a core.
+        # An executor is killed during this pause, while later tasks wait for a core.
+        time.sleep(pause_s)
         yield from batches
 
     rows = _positions(spark, job).repartition(_SHUFFLED_PARTITIONS, "key")

@@ -33,7 +33,7 @@ RECORDS_PER_SECOND: Final = 400
 START_TIMEOUT_S: Final = 400.0
 FINISH_TIMEOUT_S: Final = 400.0
 SETTINGS: Final = {
-    # A short timeout, so that the controller quickly fences a killed broker.
+    # With a short timeout, the controller quickly fences a killed broker.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
@@ -103,7 +103,7 @@ class Outcome:
     """The outcome of a seed. If `delivery` is None, `failure` contains the reason.
 
     `replaced_drivers` is the number of stopped drivers that ended after they were resumed. `events`
-    counts what else the run has exercised, and `errors` the query failures by error class.
+    counts what else the run has exercised, and `errors` counts the query failures by error class.
     """
 
     setup: Setup

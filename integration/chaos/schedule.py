@@ -99,7 +99,8 @@ def schedule_of(
 ) -> Schedule:
     """Return the faults of a seed. Each of the two sequences lasts about `seconds`.
 
-    The sequence for the query also contains the faults `more`, and draws them more than once.
+    The sequence for the query starts with one fault of each required kind and of each kind in
+    `more`. Later faults may repeat the kinds in `more`.
     """
     random = Random(seed)  # noqa: S311
 

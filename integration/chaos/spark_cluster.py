@@ -1,9 +1,9 @@
 """A standalone Spark cluster with two workers, in the JVM of the driver.
 
-Each worker has its own loopback address, which Spark treats as a host. With `local-cluster` all
-executors are on the same host, and Spark never runs a speculative attempt on the host of the
-original attempt. The executors are child processes of the driver's JVM. Invariant: the cluster
-listens only on loopback addresses, and it ends with the driver.
+Each worker has its own loopback address, which Spark treats as a host. With `local-cluster`, all
+executors would be on the same host. Spark would then never run a speculative attempt, because it
+avoids the host of the original attempt. The executors are child processes of the driver's JVM.
+Invariant: the cluster listens only on loopback addresses, and it ends with the driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETTINGS: Final = {
     "spark.shuffle.service.enabled": "false",
     # Faults end executors more often than the master accepts by default.
     "spark.deploy.maxExecutorRetries": "-1",
-    # The master must not give up the workers of a driver that was stopped.
+    # The master must keep the workers while the driver is stopped (SIGSTOP).
     "spark.worker.timeout": "600",
 }
 
@@ -33,7 +33,7 @@ def start(directory: Path, *, settings: Mapping[str, str]) -> str:
     """Start the driver's JVM, the master and the workers, and return the URL of the master.
 
     `directory` will contain the logs of the executors. `settings` is the Spark configuration of the
-    JVM, because JARs must be known when it starts.
+    JVM, which must know the JARs when it starts.
     """
     os.environ["SPARK_LOCAL_IP"] = _MASTER_HOST  # The web UIs bind to this address.
     SparkContext._ensure_initialized(conf=SparkConf().setAll([*settings.items()]))
@@ -64,7 +64,7 @@ def start(directory: Path, *, settings: Mapping[str, str]) -> str:
 
 
 def executor_settings() -> Mapping[str, str]:
-    """Return Spark configuration with which executors start fast and are not given up if they stop.
+    """Return settings with which executors start fast and stay registered while they are stopped.
 
     Executors use the same JVM options as the driver.
     """

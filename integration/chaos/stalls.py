@@ -21,12 +21,12 @@ _FILE: Final = "PYSPARK_KAFKA_TESTS_STALL"
 
 
 def environment(file: Path) -> Mapping[str, str]:
-    """Return the environment variables for a Spark application. `file` contains the request."""
+    """Return the environment variables for a Spark application. `request` writes to `file`."""
     return {steps.VARIABLE: f"{__name__}:{stall.__name__}", _FILE: str(file)}
 
 
 def request(file: Path, failpoint: str, seconds: float) -> None:
-    """Request that the next process that reaches the failpoint stalls. `file` is then removed."""
+    """Request a stall of the next process at the failpoint. That process removes `file`."""
     scratch = file.with_suffix(".part")
     scratch.write_text(f"{failpoint} {seconds}")
     scratch.replace(file)

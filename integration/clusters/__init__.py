@@ -67,8 +67,7 @@ def open_cluster(
         "racks": racks,
         "features": features,
     }
-    # Backends are imported on demand, so that a backend that is not installed does not break
-    # the others.
+    # Backends are imported on demand, so each backend works even if another one is not installed.
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 

@@ -2,8 +2,8 @@
 
 The backends are `reference` (broker_ref in this process), `reference-processes` (broker_ref, one OS
 process per node), `kafka` (Apache Kafka from its Maven artifacts) and `testcontainers` (Apache
-Kafka's Docker image). All have brokers 1 to n and a separate controller, so any broker can be
-killed. A backend is a context manager. It uses the loopback interface, free ports and its own
+Kafka's Docker image). All backends have brokers 1 to n and a separate controller, so any broker can
+be killed. A backend is a context manager. It uses the loopback interface, free ports and its own
 directory, and stops only the processes that it started, by process id.
 """
 

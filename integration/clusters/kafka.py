@@ -1,10 +1,10 @@
 """The `kafka` backend, which runs Apache Kafka (KRaft) with one JVM per node.
 
 The behavior of this cluster is the reference for the other backends. The controller is a separate
-node (isolated mode), so that any node can be killed. Invariant: the cluster listens only on the
-loopback interface, keeps all files in one temporary directory, and stops only its own processes, by
-process id. Configs have Kafka's defaults, except where a small cluster or a small machine requires
-other values. The JVMs are optimized for a fast start, except in benchmarks.
+node (isolated mode), so any node can be killed. Invariant: the cluster listens only on the loopback
+interface, keeps all files in one temporary directory, and stops only its own processes, by process
+id. Configs have Kafka's defaults, except where a small cluster or a small machine requires other
+values. The JVMs are optimized for a fast start, except in benchmarks.
 """
 
 from __future__ import annotations

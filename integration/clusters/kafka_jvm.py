@@ -23,7 +23,7 @@ _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def default_jvm_options(role: str) -> Sequence[str]:  # noqa: ARG001
-    """Return no options, so that the JVM's defaults apply."""
+    """Return no options. The JVM's defaults then apply."""
     return ()
 
 

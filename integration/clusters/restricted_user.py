@@ -48,7 +48,7 @@ class Prefixes:
 
 
 def allow(cluster: Cluster, prefixes: Prefixes, *, user: str = USER) -> None:
-    """Create the ACLs listed in docs/exactly-once.md, and those for reading the sources."""
+    """Create the ACLs listed in docs/exactly-once.md, and the ACLs for reading the sources."""
     with RawConnection(cluster.bootstrap_servers.partition(",")[0]) as connection:
         response = connection.call("create_acls", 3, creations=[*_acls(prefixes, user)])
     codes = {result.error_code for result in response.results}

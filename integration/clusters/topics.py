@@ -127,7 +127,7 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 
 
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
-    """Wait until all brokers have applied the change. The controller responds before that."""
+    """Wait until all brokers have applied the change. The controller responds earlier."""
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:

@@ -41,7 +41,7 @@ class ProcessKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKey:
-    """The key of a process: driver run, batch and kind, and for a task partition and attempt."""
+    """The key of a process: driver run, batch, kind and, for a task, partition and attempt."""
 
     driver_run: int
     batch: int
@@ -89,7 +89,7 @@ class Stall:
     def await_reached(self, thread: threading.Thread, *, timeout_s: float = 60.0) -> bool:
         """Wait until the failpoint is reached.
 
-        Returns False if the thread that runs the process ends before that, or after a timeout.
+        Returns False after a timeout, or if the thread that runs the process ends first.
         """
         deadline_s = time.monotonic() + timeout_s
         while not self._reached.wait(_POLL_S):
@@ -153,7 +153,7 @@ class Workload:
     options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
-        """Return the rows of a task. The last task of the last batch has no rows, too."""
+        """Return the rows of a task. The last task of the last batch also has none."""
         is_last = batch == self.batches - 1 and partition == self.tasks - 1
         if is_last or partition in self.empty_tasks:
             return []
@@ -256,7 +256,7 @@ class DriverRun:
         return self._value(process_key, self._outcome(process_key, process))
 
     def _tasks(self, batch: int, planned: bytes, messages: list[bytes | None]) -> None:
-        """Run all tasks in parallel, and store the messages of tasks that succeed in `messages`."""
+        """Run all tasks in parallel, and store the messages of successful tasks in `messages`."""
         if self.workload.repeats_slots:
             self._next_task_attempt_id += -self._next_task_attempt_id % SLOTS
         running = {

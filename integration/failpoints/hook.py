@@ -1,8 +1,8 @@
 """The failpoint hook: records each failpoint and injects faults.
 
-The `PYSPARK_KAFKA_FAILPOINTS` environment variable names the module's `reached` function.
-Invariant: a fault is injected once, when its failpoint is first reached, after the harness was
-notified.
+The `PYSPARK_KAFKA_FAILPOINTS` environment variable names this module's `reached` function.
+Invariant: a fault is injected once, when its failpoint is first reached. The harness is notified
+before the injection.
 """
 
 from __future__ import annotations

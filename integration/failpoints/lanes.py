@@ -1,7 +1,7 @@
 """Lanes: topics, a consumer and a connection that cases reuse.
 
-Reuse saves the time it takes to create them for each case. Invariant: only one case at a time uses
-a lane, and after a failed case the lane gets new topics.
+Cases reuse a lane because creating one takes time. Invariant: only one case at a time uses a lane,
+and after a failed case the lane gets new topics.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Lane:
         }
 
     def transaction_version(self) -> int:
-        """Return the transaction version of the cluster: 1, or 2 if ends raise the epoch."""
+        """Return the transaction version of the cluster: 1, or 2 if EndTxn bumps the epoch."""
         address = self._cluster.address(self._cluster.broker_ids[0])
         return 2 if features.finalized(address).get("transaction.version", 0) >= 2 else 1
 

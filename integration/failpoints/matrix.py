@@ -26,7 +26,7 @@ _ACTIONS: Final = {FailureMode.FAILS: Action.FAIL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The failpoints that a run of a scenario reached, with only its preconditions injected."""
+    """The failpoints that a run of a scenario reached. The run injects only the preconditions."""
 
     scenario: Scenario
     reached: dict[ProcessKey, tuple[str, ...]]
@@ -47,7 +47,7 @@ class Case:
     def run(self, session: Session) -> list[str]:
         """Run the case and return the timeline.
 
-        Raises the errors of `Trial.run`, with the timeline in a note.
+        Raises the same errors as `Trial.run`, with the timeline in a note.
         """
         fault = InjectedFault(failpoint=self.failpoint, action=_ACTIONS.get(self.mode, Action.KILL))
         injection = Injection(
@@ -147,8 +147,9 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
     A process changes nothing outside itself between two requests. Therefore only one failpoint in
     each gap is used with all failure modes. Every other failpoint is used once, in one scenario. A
-    read-only request changes nothing either, so a process is killed before or after it, but it
-    raises an error in both gaps, because it handles errors of different steps differently.
+    read-only request changes nothing either, so no process is killed in the gap after the request.
+    The process still raises an error in this gap, because the handling of errors depends on the
+    step.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -180,7 +181,7 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
 
 def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
-    """Derive the cases with stalls: per gap between two requests, wake and kind of successor.
+    """Derive the cases with stalls: one per gap between requests, wake and kind of successor.
 
     The targets in batch 0 are not used, because the first batch has no earlier decision.
     """
@@ -214,7 +215,7 @@ def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """Failpoints with no request between them. `follows_read`: after a read-only request."""
+    """Failpoints without a request between them. `follows_read`: the last request only reads."""
 
     failpoints: list[str]
     follows_read: bool = False
@@ -225,7 +226,7 @@ def _target_gaps(
 ) -> tuple[ProcessKey, list[_Gap]]:
     """Return a target's process, and its gaps after the failpoints of the preconditions.
 
-    Only failpoints with these prefixes are returned.
+    The gaps contain only failpoints that start with one of the `prefixes`.
     """
     process_key = ProcessKey(
         driver_run=target.driver_run,
@@ -246,7 +247,7 @@ def _target_gaps(
 
 
 def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
-    """Return the gaps with failpoints that have these prefixes.
+    """Return the gaps with failpoints that start with one of the `prefixes`.
 
     A repeated failpoint belongs to only one gap. The first gap does not count as `follows_read`.
     """
@@ -298,7 +299,7 @@ def run(
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
-    """Return the cases in random order, so that every part of them is a random sample."""
+    """Return the cases in random order. Every part of the list is a random sample."""
     cases = list(chosen)
     Random(seed).shuffle(cases)  # noqa: S311
     return cases

@@ -16,8 +16,8 @@ from integration.failpoints.hook import InjectedFault
 class Call:
     """Runs a function of `sink_calls` in a child process, or in the server itself if `warms_up`.
 
-    A warm-up loads modules that would otherwise be loaded on first use, so that all children have
-    them.
+    A warm-up loads modules that would otherwise be loaded on first use. All children then have
+    these modules.
     """
 
     function: str

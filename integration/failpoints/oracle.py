@@ -17,7 +17,7 @@ from integration.failpoints.lanes import Lane
 class DeliveryError(AssertionError):
     """Rows or offsets violate exactly-once delivery.
 
-    `lost` and `duplicates` contain the wrong rows, with their partitions, if rows are wrong.
+    `lost` and `duplicates` contain the lost and the duplicate rows, if any, with their partitions.
     """
 
     def __init__(

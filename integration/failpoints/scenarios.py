@@ -4,8 +4,8 @@ A scenario declares the rows to write, the faults that each of its cases injects
 processes that are then killed at each of their failpoints. Invariant: this table does not list
 failpoints; recorded runs determine them.
 
-Faults are injected into batch 1 of batches 0 to 2, so that one decision precedes the fault and one
-batch follows it.
+Faults are injected into batch 1 of batches 0 to 2. One decision precedes the fault, and one batch
+follows it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Wake(Enum):
 class Target:
     """A process that is killed at each of its failpoints, once per mode, and stalled at each.
 
-    `kills` and `stalls` contain the prefixes of the failpoints at which this is done.
+    `kills` and `stalls` contain the prefixes of the failpoints at which the process is killed or
+    stalled.
     """
 
     kind: ProcessKind
@@ -124,7 +125,7 @@ class Scenario:
 
 
 def _fencing(sweep: str) -> tuple[str, ...]:
-    """Return the failpoints of a sweep after which it checks the owner, or fences."""
+    """Return the failpoints after which a sweep checks the owner or fences an id."""
     requests = ("describe_transactions.after", "end_transactions.before")
     return tuple(f"{sweep}.{each}" for each in (*requests, "init_producer_ids.before"))
 
@@ -397,7 +398,7 @@ WRAPPING_SCENARIOS: Final = (
         targets=(Target(kind=ProcessKind.ABORT, stalls=_fencing("abort.sweep")),),
     ),
 )
-"""Scenarios that are only run with stalls, which last 15 to 32 batches."""
+"""Scenarios with 15 to 32 batches. They run only with stalls."""
 
 VERSION_DEPENDENT: Final = frozenset(
     {

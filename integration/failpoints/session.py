@@ -34,7 +34,8 @@ def open_session(cluster: Cluster, *, name: str, is_secured: bool = False) -> It
     """Open a session on a cluster that has the configs in `lanes.SETTINGS`.
 
     The names of topics contain `name`. With `is_secured`, the sink connects as the restricted user,
-    and the cluster must have been opened with its security and configs.
+    and the cluster must have been opened with `restricted_user.SECURITY` and
+    `restricted_user.CONFIGS`.
     """
     connection = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     if is_secured:

@@ -60,9 +60,9 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
 """
 
 OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
-    # Only an attempt whose result Spark did not use.
+    # The sweep fences only an attempt whose result Spark did not use.
     Step.COMMIT_SWEEP: _FENCE | {"init_producer_ids"},
-    # Only with transaction version 1.
+    # Sent only with transaction version 1.
     Step.PLAN_SWEEP: frozenset({"init_producer_ids"}),
     Step.ABORT_SWEEP: frozenset({"init_producer_ids"}),
     Step.ABORT_LOOK: _FENCE,
@@ -90,7 +90,7 @@ def never_reached(failpoints: Iterable[str]) -> set[str]:
     """Return the declared failpoints of steps and requests that are not in `failpoints`."""
     declared = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
     for step in Step:
-        # A generator does not reach its `after` failpoint if its caller does not exhaust it.
+        # A generator reaches its `after` failpoint only if its caller exhausts the generator.
         declared |= {f"{step.title}.{request}.before" for request in REQUESTS[step]}
     return declared - set(failpoints)
 

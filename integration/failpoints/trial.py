@@ -94,7 +94,7 @@ class Trial:
     """A scenario on a lane, with injections in addition to its preconditions.
 
     `reached` and `timeline` cover all driver runs. With `transactional=False`, the
-    `transactionalId` option is omitted, so that delivery is at least once.
+    `transactionalId` option is omitted, so delivery is at least once.
     """
 
     server: ForkServer
@@ -135,8 +135,9 @@ class Trial:
         """Stall the process of the only injection until its successor has completed the batch.
 
         The successor is the next attempt of the task with `lost_task`, and the next driver run
-        otherwise. The zombie wakes as `wake` states. A wake in a later batch leaves one more batch,
-        whose planning cleans up transactions that the zombie left open. Raises the errors of `run`.
+        otherwise. `wake` determines when the stalled process (the zombie) wakes. If it wakes in a
+        later batch, one more batch follows. The planning of that batch cleans up transactions that
+        the zombie left open. Raises the same errors as `run`.
         """
         (injection,) = self.injections
         until = BATCH + self._batches_before_reuse(lost_task=lost_task)
@@ -173,8 +174,9 @@ class Trial:
         """Return the number of batches from the zombie's batch to the batch in which it wakes.
 
         With `wraps`, both batches have the same generation. The epoch is raised once or twice per
-        batch, depending on the transaction version. A successor that is another driver run has
-        raised it twice more: the driver run or the abort that stalls, and the successor itself.
+        batch, depending on the transaction version. If the successor is another driver run, the
+        epoch has been raised twice more: by the driver run or abort that stalls, and by the
+        successor.
         """
         if not self.scenario.wraps:
             return 1
@@ -199,8 +201,8 @@ class Trial:
     ) -> None:
         """Wake the zombie while the next driver run's first commit is stalled.
 
-        Raises `DeliveryError` if that driver run fails, unless a planning run of the zombie's
-        driver run has fenced it, or the zombie has taken over an id of its tasks.
+        The next driver run may fail if planning by the zombie's driver run has fenced it, or if the
+        zombie has taken over an id of its tasks. Raises `DeliveryError` after any other failure.
         """
         holding = Stall()
         process_key = ProcessKey(
@@ -234,7 +236,7 @@ class Trial:
             raise DeliveryError("a zombie has failed a batch of the owner of the sink id")
 
     def _has_fenced_since(self, ended: Set[ProcessKey]) -> bool:
-        """Return whether planning by the zombie's driver run has fenced the sink id after it woke.
+        """Return whether the zombie's driver run has fenced the sink id after the zombie woke.
 
         `ended` contains the processes that ended earlier.
         """
@@ -262,14 +264,15 @@ class Trial:
     def _check_reuse(self) -> None:
         """Check that the open transactions have the generation of the zombie's batch.
 
-        A new sink id has epoch 0, so its batch 1 has the generation of the transaction version.
+        A new sink id has epoch 0, and each batch raises the epoch by the transaction version.
+        Therefore the generation of batch 1 is the transaction version.
         """
         zombies = BATCH * self.lane.transaction_version()
         transactions = self.lane.transactions(f"{self._sink_id}/")
         open_ids = [parse_task_id(name) for name, state in transactions.items() if state == _OPEN]
         found = {task_id.generation for task_id in open_ids if task_id is not None}
         if found != {zombies}:
-            raise NotReachedError(f"the generation {zombies} is not in use again, but {found}")
+            raise NotReachedError(f"the generations {found} are in use instead of {zombies}")
 
     @contextmanager
     def _prepared(

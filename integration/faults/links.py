@@ -1,8 +1,8 @@
 """Proxies in front of all nodes of a cluster, for `open_cluster(..., links=ProxiedLinks())`.
 
-Brokers advertise the addresses of their proxies, so that clients and other brokers connect through
-them. Each broker connects to the controller through its own proxy. Invariant: there is one
-proxy per link, and closing the links closes all proxies.
+Brokers advertise the addresses of their proxies, so clients and other brokers connect through the
+proxies. Each broker connects to the controller through its own proxy. Invariant: there is one proxy
+per link, and closing the links closes all proxies.
 
 Followers also fetch through the leader's proxy. A rule that matches a follower's client id affects
 only this follower and no client: see `is_follower`.

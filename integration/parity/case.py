@@ -1,8 +1,8 @@
 """The vocabulary of the table of cases: queries, steps, and the relation of both connectors.
 
-A case is a query with options that both connectors get. It says whether both connectors do the
-same, both refuse the query, or deviate, and why. Invariant: a deviation has a reason, and says
-exactly what each connector does.
+A case is a query with options that both connectors get. The case states whether both connectors do
+the same, both refuse the query, or deviate, and why. Invariant: a deviation has a reason, and
+states exactly what each connector does.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Expected:
 
     `error` is the class of our error if we refuse the query. `aspects` maps each aspect that
     differs to its expected values, first Spark's, then ours. If Spark's connector refuses the
-    query, each value is ours. A number that is expected for a list is the length of the list.
-    `reason` explains a deviation in full sentences.
+    query, each value is ours. If a number is expected for a list, the number is the length of the
+    list. `reason` explains a deviation in full sentences.
     """
 
     relation: Relation
@@ -152,7 +152,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLastCommit:
-    """A step that removes the last commit from the checkpoint, so that Spark replays the batch."""
+    """A step that removes the last commit from the checkpoint. Spark then replays the batch."""
 
 
 Step = (
@@ -178,7 +178,7 @@ class Case:
     """
 
     about: str
-    """The option, column or setting in whose row of docs/parity.md the case is counted."""
+    """The option, column or setting. Its row in docs/parity.md counts the case."""
 
     title: str
     kind: Kind

@@ -28,7 +28,7 @@ INPUT: Final = """
         ('', '', 0, NULL)
     AS records(k, v, n, t)
 """
-"""The rows that writes write. `n` is a partition."""
+"""The rows to write. `n` is a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,10 @@ class Environment:
 
 @contextmanager
 def open_environment(bootstrap_servers: str) -> Iterator[Environment]:
-    """Start Spark and, at the same time, fill the shared topics of a cluster that lacks them.
+    """Start Spark and, at the same time, create and fill the shared topics.
 
-    Raises `ClusterUnavailableError` if the JARs of Spark's connector cannot be downloaded.
+    The cluster must not contain these topics yet. Raises `ClusterUnavailableError` if the JARs of
+    Spark's connector cannot be downloaded.
     """
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(1) as pool:
         filled = pool.submit(_fill, bootstrap_servers)

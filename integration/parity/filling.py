@@ -42,7 +42,7 @@ class TopicFiller:
             self.delete_records(name, topic.deleted_before)
 
     def append(self, topic: str, batch: Batch) -> None:
-        """Append a batch and wait until its transaction, if it has one, has ended."""
+        """Append a batch. If the batch ends a transaction, wait for the marker."""
         producer = self._producer(batch)
         if batch.transaction is not None:
             producer.init_transactions(_TIMEOUT_S)
@@ -100,7 +100,7 @@ class TopicFiller:
         consumer.close()
 
     def read(self, topic: str) -> list[Message]:
-        """Return all records of a topic, also those of aborted and open transactions."""
+        """Return all records of a topic, including those of aborted and open transactions."""
         consumer = self._consumer(f"parity-{uuid4()}")
         partitions = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
         ends = {number: self._end_offset(topic, number) for number in partitions}

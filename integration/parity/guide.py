@@ -75,12 +75,12 @@ NOT_COMPARED: Final[Mapping[str, str]] = MappingProxyType(
         "cases](guide.md#security).",
     }
 )
-"""What the guide documents and no case compares, with the reason."""
+"""Parts of the guide that no case compares, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldByTest:
-    """A deviation that a test of the project checks instead of a case.
+    """A deviation that is checked by a test of the project, not by a case.
 
     `test` is the path of the file and the name of the function, as for pytest.
     """

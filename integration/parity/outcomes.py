@@ -1,4 +1,4 @@
-"""What a connector did with a case, and the comparison of two outcomes with what a case expects.
+"""The outcome of a case on a connector, and the comparison of two outcomes with the expected ones.
 
 Invariant: an outcome consists of JSON values, and contains nothing that differs between two runs of
 the same connector.
@@ -19,7 +19,7 @@ from integration.parity.case import Case, Expected, Relation
 
 
 class Stage(IntEnum):
-    """Where a query was refused, in order of time."""
+    """The stage in which a query was refused, in chronological order."""
 
     DRIVER = 1
     """In `load()`, or on the driver before the first task of the run."""

@@ -193,7 +193,7 @@ class _CaseRun:
         return Stage.TASK if jobs else Stage.DRIVER
 
     def _observe(self, frame: DataFrame) -> int:
-        """Add the rows and the number of rows of each task, and return the number of rows.
+        """Add the rows and the row count of each task to the aspects. Return the number of rows.
 
         The column `task` contains the number of the task.
         """

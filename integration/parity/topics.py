@@ -14,7 +14,7 @@ T0: Final = 1_700_000_000_000
 """The timestamp of the first record in each partition, in milliseconds since the epoch."""
 
 KEPT: Final = {"retention.ms": "-1"}
-"""The topic config without which the brokers would delete these old records."""
+"""The topic config that prevents the brokers from deleting these old records."""
 
 Header = tuple[str, bytes | None]
 
@@ -56,7 +56,7 @@ class Topic:
 
 
 def numbered(partition: int, count: int, *, first: int = 0) -> Batch:
-    """Return records with keys, and with values and timestamps that count seconds."""
+    """Return records with keys, numbered values, and timestamps one second apart."""
     return Batch(
         partition=partition,
         records=tuple(
@@ -138,7 +138,7 @@ COMPACTED: Final = Topic(
     batches=tuple(numbered(0, 1, first=number) for number in range(12)),
     gaps=4,
 )
-"""12 records with 3 keys. Each batch closes the previous segment, so all but the last are clean."""
+"""12 records with 3 keys, one per segment. Compaction cleans all segments but the last."""
 
 ENDED: Final = Topic(
     name="parity-ended-transactions",

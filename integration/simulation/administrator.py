@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Call, Client, Script, Sleep, Step, TopicPartition
 from integration.simulation.messages import request
 
 
@@ -42,7 +42,7 @@ class Administrator:
                 ErrorCode.topic_already_exists,
             }:
                 return
-            yield Pause(ms=50)
+            yield Sleep(ms=50)
 
     def upgrade(self, feature: str, level: int, *, at_ms: int) -> None:
         """Set the level of a feature at a virtual time. Retry until the request succeeds."""
@@ -55,7 +55,7 @@ class Administrator:
             response = yield Call(broker_id=self._client.any_broker(), request=wanted)
             if response is not None and response.error_code is ErrorCode.none:
                 return
-            yield Pause(ms=50)
+            yield Sleep(ms=50)
 
     def move_leader(
         self,
@@ -71,7 +71,10 @@ class Administrator:
     def reassign(
         self, partition: TopicPartition, replicas: Sequence[int], *, cancel_after_ms: int | None
     ) -> None:
-        """Move a partition to other brokers. Cancel the reassignment after a time, if given."""
+        """Move a partition to other brokers.
+
+        If `cancel_after_ms` is given, cancel the reassignment after this time.
+        """
         self._client.spawn(self._reassign(partition, replicas))
         if cancel_after_ms is not None:
             self._client.spawn(self._reassign(partition, None), after_ms=cancel_after_ms)
@@ -89,7 +92,7 @@ class Administrator:
     ) -> Script:
         yield from self._move(partition, replicas)
         while self._client.now_ms + every_ms < until_ms:
-            yield Pause(ms=every_ms)
+            yield Sleep(ms=every_ms)
             replicas = replicas[1:] + replicas[:1]
             yield from self._move(partition, replicas)
 

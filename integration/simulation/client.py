@@ -1,7 +1,7 @@
 """A simulated client, which runs scripts.
 
 A script is a generator. It yields a `Call` and receives the response (or None), or it yields a
-`Pause`. A client runs several scripts concurrently. It keeps one connection per broker and closes
+`Sleep`. A client runs several scripts concurrently. It keeps one connection per broker and closes
 the connection when a response is late. For each partition, it keeps the leader with the highest
 leader epoch (KIP-320). Invariant: a stopped client does nothing.
 """
@@ -34,14 +34,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class Sleep:
     """A step of a script that waits."""
 
     ms: int
 
 
-Script = Generator[Call | Pause, Any, None]
-Step = Generator[Call | Pause, Any, Any]
+Script = Generator[Call | Sleep, Any, None]
+Step = Generator[Call | Sleep, Any, Any]
 """A part of a script that returns a result."""
 
 
@@ -84,7 +84,7 @@ class Client:
         broker_ids: Sequence[int],
         resets: bool = False,
     ) -> None:
-        """If `resets` is true, a late request is lost instead of delivered after its retry."""
+        """Create a client. With `resets`, late requests are lost. Otherwise, they still arrive."""
         self.name = name
         self.random = random
         self.broker_ids = tuple(broker_ids)
@@ -162,10 +162,10 @@ class Client:
         With `refresh`, the client requests metadata even if a leader is known.
         """
         if refresh:
-            yield Pause(ms=self.random.randint(1, RETRY_MS))
+            yield Sleep(ms=self.random.randint(1, RETRY_MS))
             yield from self.find_leaders(partition.topic)
         while (leader := self.leader(partition)) is None:
-            yield Pause(ms=RETRY_MS)
+            yield Sleep(ms=RETRY_MS)
             yield from self.find_leaders(partition.topic)
         return leader
 
@@ -179,7 +179,7 @@ class Client:
             wanted = script.send(value)
         except StopIteration:
             return
-        if isinstance(wanted, Pause):
+        if isinstance(wanted, Sleep):
             self._event_queue.after(wanted.ms, lambda: self._go_on(script, None))
         else:
             self._send(script, wanted)

@@ -235,7 +235,7 @@ class SimulatedCluster:
         self.step(host, TimePassed())
 
     def kill(self, host: str) -> None:
-        """Kill a process. All data that it wrote stays on its disk."""
+        """Kill the process of a node. All data that the process wrote stays on its disk."""
         if self._processes.pop(host, None) is not None:
             self._note(f"{host} ends")
             self.network.break_host(host)
@@ -366,7 +366,7 @@ class SimulatedCluster:
         self.network.send(connection, effect.request_id, effect.frame)
 
     def _mix(self, host: str, frame: bytes) -> None:
-        """Add a frame to the digest, so that two different runs have different digests."""
+        """Add a frame to the digest, so two different runs have different digests."""
         self.digest = zlib.crc32(
             frame, zlib.crc32(f"{host}@{self._event_queue.now_ms}".encode(), self.digest)
         )

@@ -6,11 +6,11 @@ invariants: no two members own a partition at the same time, a commit of a previ
 rejected, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`.
 
-The coordinator assigns a partition to another member only after its owner has released it, left, or
-has not sent a heartbeat for the session timeout. Therefore, two members can own a partition only if
-the last successful heartbeat of the first one is older than this timeout. (A heartbeat to a broker
-that has been replaced as coordinator does not count. Kafka has this gap too, because a broker
-acts as leader until it receives the metadata.)
+The coordinator assigns a partition to another member only after the owner has released the
+partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
+own a partition only if the last successful heartbeat of the first one is older than this timeout.
+(A heartbeat to a broker that has been replaced as coordinator does not count. Kafka has this gap
+too, because a broker acts as leader until it receives metadata with another leader.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Client, Script, Sleep, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
 from integration.simulation.group_member import CommitAttempts, GroupHistory
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
@@ -102,7 +102,7 @@ class ConsumerGroupMember:
         until_ms: int,
         start_successor: Callable[[], None],
     ) -> None:
-        """`start_successor` starts the process that replaces this member."""
+        """Create a member. `start_successor` starts the process that replaces this member."""
         self.is_done = False
         self.name = client.name
         self.owned: dict[TopicPartition, _Owned] = {}
@@ -139,7 +139,7 @@ class ConsumerGroupMember:
                     client.stop()
                     return
                 break
-            yield Pause(ms=client.random.randint(1, CONSUMER_HEARTBEAT_MS))
+            yield Sleep(ms=client.random.randint(1, CONSUMER_HEARTBEAT_MS))
         yield from self._leave()
         self.is_done = True
 
@@ -174,7 +174,7 @@ class ConsumerGroupMember:
         return False
 
     def _request(self, epoch: int) -> Any:
-        """Return a heartbeat, which contains all fields after an error and at random times."""
+        """Return a heartbeat. It contains all fields after an error and at random times."""
         fields: dict[str, Any] = {}
         if epoch == JOIN_EPOCH or self._reports_all or self._client.random.random() < 0.3:
             fields = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Call, Client, Pause, Step
+from integration.simulation.client import Call, Client, Sleep, Step
 from integration.simulation.messages import Request, request
 
 GROUP: Final = 0
@@ -63,7 +63,7 @@ class Coordinator:
                 return response, code
             if code in MOVED:
                 self._broker_id = None
-            yield Pause(ms=self._client.random.randint(5, 60))
+            yield Sleep(ms=self._client.random.randint(5, 60))
         return None, code
 
     def _find(self) -> Step:
@@ -72,4 +72,4 @@ class Coordinator:
             if response is not None and response.error_code is ErrorCode.none:
                 self._broker_id = response.node_id
             else:
-                yield Pause(ms=self._client.random.randint(10, 100))
+                yield Sleep(ms=self._client.random.randint(10, 100))

@@ -2,9 +2,9 @@
 
 Implements `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of the
 unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
-truncation that was not flushed may be undone, and so may the removal of a directory or of some of
-its files. Atomic writes, and renames and removals of files, are durable, as `Storage` requires.
-Renames of directories are also durable, although `Storage` does not require this. With
+truncation that was not flushed may be undone. The removal of a directory or of some of its files
+may also be undone. Atomic writes, and renames and removals of files, are durable, as `Storage`
+requires. Renames of directories are also durable, although `Storage` does not require this. With
 `crash_after`, the process ends in the middle of a step, at a disk operation. Invariant: when a
 process ends, no data is lost.
 """
@@ -21,7 +21,7 @@ NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
 CRASH_OPERATIONS_MAX: Final = 40
 RARE_OPERATIONS_MAX: Final = 5
-"""The maximum number of operations before a crash: of any kind, and of a kind that is rare."""
+"""The maximum number of operations before a crash, for any kind and for a rare kind."""
 
 INPUT_ERROR: Final = "Input/output error"
 WRONG_DISK: Final = "in this data directory contains node.id"
@@ -140,7 +140,7 @@ class SimulatedDisk:
         """End the process at a random one of the next operations.
 
         With `loses_power`, the machine loses power at the same time. Until `end_crash`, all later
-        operations fail, so that the process cannot do anything else.
+        operations fail, so the process cannot do anything else.
         """
         kind = random.choice(("", "write", "write", "open", "truncate", "remove"))
         operations = random.randint(0, CRASH_OPERATIONS_MAX if not kind else RARE_OPERATIONS_MAX)

@@ -1,4 +1,4 @@
-"""The leader elections of a run, which show whether a broker had been replaced as leader.
+"""The leader elections of a run, which show whether a broker has been replaced as leader.
 
 A broker acts as leader until it receives metadata with another leader, as in Kafka, where leaders
 have no lease. Invariant: elections are recorded in the order of their leader epochs.

@@ -7,8 +7,8 @@ unless every append is flushed, the conditions for a power loss depend on `min.i
 - If it is 1, all other brokers must be running and in sync. Until the broker has restarted and all
   replicas are in sync, no other fault is injected.
 - If it is 2, the other brokers may have been shut down cleanly or isolated, because eligible leader
-  replicas (KIP-966) have the records. But since all replicas were last in sync, no other broker may
-  have been killed. Until the broker has restarted and all replicas are in sync, no other broker is
+  replicas (KIP-966) have the records. But no other broker may have been killed since all replicas
+  were last in sync. Until the broker has restarted and all replicas are in sync, no other broker is
   killed or shut down.
 
 Invariant: after `repair`, no fault is active.
@@ -180,7 +180,7 @@ class Faults:
         return led[fault.number % len(led)] if led else None
 
     def _until_ms(self, lasts_ms: int) -> int:
-        """Return the end of a fault that begins now. No fault lasts longer than `FAULTS_END_MS`."""
+        """Return the end of a fault that begins now. No fault lasts beyond `FAULTS_END_MS`."""
         return min(self._event_queue.now_ms + lasts_ms, START_MS + FAULTS_END_MS)
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
@@ -217,7 +217,7 @@ class Faults:
         self._lose_data(fault, replace_disk, loses_records=True)
 
     def _lose_data(self, fault: Fault, lose: Callable[[], None], *, loses_records: bool) -> None:
-        """End a broker and change its disk, unless this could lose committed records."""
+        """Kill a broker and damage its disk, unless this could lose committed records."""
         host = fault.host
         if loses_records and (
             self._is_quiet()
@@ -270,7 +270,7 @@ class Faults:
     def _stop(self, fault: Fault) -> None:
         broker_id = self._broker_id(fault.host)
         if not self._cluster.is_serving(broker_id):
-            self._not_eligible.add(fault.host)  # The shutdown may not be clean.
+            self._not_eligible.add(fault.host)  # The shutdown can be unclean.
         self._cluster.stop(broker_id, lambda: self._start_later(fault))
 
     def _controller_loses_power(self, fault: Fault) -> None:
@@ -364,7 +364,8 @@ class Faults:
     def _lose_last_replica(self, fault: Fault) -> None:
         """Shut down both followers of a leader, then cut its machine's power or replace its disk.
 
-        The last follower that was in sync must lead, and not the leader without its records.
+        The follower that was in sync last must become the leader. The old leader, which has lost
+        its records, must not.
         """
         lose = self._replace_disk if fault.kind is FaultKind.EMPTY_DISK else self._lose_power
         first, second = (
@@ -507,10 +508,10 @@ class Faults:
 
 
 def fences_late_requests(settings: Settings) -> bool:
-    """Return whether a late request cannot affect the producer's next transaction.
+    """Return whether the producer's next transaction is safe from late requests.
 
-    It can with `transaction.version` 1, in Kafka too: a late EndTxn or AddPartitionsToTxn request
-    has the same producer epoch as the next transaction (KAFKA-17754).
+    It is not safe with `transaction.version` 1, as in Kafka: a late EndTxn or AddPartitionsToTxn
+    request has the same producer epoch as the next transaction (KAFKA-17754).
     """
     return settings.transaction_version >= 2
 

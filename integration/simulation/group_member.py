@@ -1,10 +1,10 @@
 """Clients that are members of a consumer group.
 
 Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. A static
-member (KIP-345) keeps its partitions if another process with the same instance id replaces it, and
-may continue after that. Checked invariants: in each generation, a partition is assigned to one
-member, a commit succeeds only in the latest generation and from the latest process of a static
-member, and a committed offset is never lost and never decreases. Modeled on Kafka's
+member (KIP-345) keeps its partitions if another process with the same instance id replaces it. The
+replaced process may keep running. Checked invariants: in each generation, a partition is assigned
+to one member, a commit succeeds only in the latest generation and from the latest process of a
+static member, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerCoordinator`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Client, Script, Sleep, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import request
@@ -63,8 +63,8 @@ _NO_JOIN: Final = Join(-1, -1)
 class _Owned:
     """The last owner of a partition, its generation, and the offsets that members committed.
 
-    `process` is None if two processes joined at the same time. `tried` contains all offsets that
-    members tried to commit, and the number of commits that the coordinator did not reject.
+    `process` is None if two processes joined at the same time. `tried` maps each offset that
+    members tried to commit to the number of commits that the coordinator did not reject.
     """
 
     acknowledged: AcknowledgedOffsets
@@ -102,8 +102,8 @@ class GroupHistory:
     ) -> None:
         """Record that a process, as a member, owns a partition in a generation.
 
-        Of two processes in a generation, the last one that joined owns the partition. The first one
-        may receive its assignment later.
+        If two processes join in a generation, the process that joined last owns the partition. The
+        other process may receive its assignment later.
 
         Raises `InvariantViolationError` if another member owns it.
         """
@@ -174,8 +174,8 @@ class GroupHistory:
 class CommitAttempts:
     """The requests of one commit. An earlier request may have succeeded without a response.
 
-    `newest` was the latest generation, and `process` its owner, when the last request was sent. If
-    the owner is unknown, it is None.
+    When the last request was sent, `newest` was the latest generation, and `process` was the owner
+    of the partition. `process` is None if the owner is unknown.
     """
 
     def __init__(self, history: GroupHistory, partition: TopicPartition, offset: int) -> None:
@@ -214,7 +214,7 @@ class GroupMember:
         instance_id: str | None = None,
         transactions: OffsetTransactions | None = None,
     ) -> None:
-        """`start_successor` starts the process that replaces this member.
+        """Create a member. `start_successor` starts the process that replaces this member.
 
         With `transactions`, the member commits offsets in transactions.
         """
@@ -253,7 +253,7 @@ class GroupMember:
                     return
                 if self._instance_id is None:
                     break
-            yield Pause(ms=client.random.randint(1, 50))
+            yield Sleep(ms=client.random.randint(1, 50))
         yield from self._leave()
         self.is_done = True
 
@@ -331,7 +331,7 @@ class GroupMember:
                 offsets[partition] += 1
                 if not (yield from self._commit(partition, offsets[partition])):
                     return
-            yield Pause(ms=self._client.random.randint(1, HEARTBEAT_MS))
+            yield Sleep(ms=self._client.random.randint(1, HEARTBEAT_MS))
             beat = request(
                 "heartbeat",
                 group_id=GROUP_ID,

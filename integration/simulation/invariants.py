@@ -127,7 +127,7 @@ class CommittedLog:
         *,
         has_values: bool,
     ) -> None:
-        """`origins` contains the partition of each value, for all partitions."""
+        """Create an empty log. `origins` maps the values of all partitions to their partitions."""
         self.partition = partition
         self.end_offset = 0
         self.batches: list[BatchHeader] = []
@@ -332,7 +332,7 @@ class InvariantChecker:
         self.reloads: Counter[TopicPartition] = Counter()
         """The number of times that a replica was opened or truncated, on any broker.
 
-        It then loads the state of producers from a snapshot.
+        The replica then loads the state of producers from a snapshot.
         """
         self._seen: dict[tuple[str, str, int], _ObservedPartition] = {}
         self._origins: dict[bytes, TopicPartition] = {}
@@ -359,7 +359,7 @@ class InvariantChecker:
             )
 
     def replica(self, host: str, partition: TopicPartition) -> Partition | None:
-        """Return the replica of a host that was observed last, or None."""
+        """Return the last observed replica of a host, or None."""
         seen = self._seen.get((host, partition.topic, partition.partition))
         return seen.partition if seen is not None else None
 

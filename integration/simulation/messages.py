@@ -67,7 +67,7 @@ def records_of(batch: memoryview) -> tuple[Record, ...]:
 
 
 COMPARED: Final = 100
-"""One in so many requests is also encoded with kio."""
+"""One in this number of requests is also encoded with kio."""
 
 _HEADER: Final = struct.Struct(">hhih")
 

@@ -3,10 +3,10 @@
 The network transports frames in virtual time as TCP does: in order on one connection, and in any
 order across connections. Every frame has a random delay, and a small share of frames has a long
 delay. A connection can break and lose the frames in transit in both directions. A link between two
-hosts can be cut or slow, in one or both directions. If it is cut, either its frames wait until it
-is repaired, because TCP retransmits them, or its connections break. If a client closes a
-connection, the requests that it has sent still arrive. Requests that the client retries on another
-connection can therefore arrive twice and out of order.
+hosts can be cut or slow, in one or both directions. On a cut link, either frames wait or
+connections break. Waiting frames arrive after the link is repaired, because TCP retransmits them.
+If a client closes a connection, the requests that it has sent still arrive. Requests that the
+client retries on another connection can therefore arrive twice and out of order.
 
 Invariants: every request gets a response or fails, exactly once and in a later step. A node
 processes one request per connection at a time.

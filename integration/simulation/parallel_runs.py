@@ -1,6 +1,6 @@
 """Run many seeds in parallel processes.
 
-The processes are forked, so that the modules are imported only once.
+The processes are forked, so the modules are imported only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def violations(
 
     Raises `BrokenProcessPool` if a process is killed.
     """
-    gc.freeze()  # The garbage collector does not look at the modules again.
+    gc.freeze()  # Exclude the modules from garbage collection.
     with ProcessPoolExecutor(
         jobs,
         mp_context=multiprocessing.get_context("fork"),

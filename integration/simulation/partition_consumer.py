@@ -1,9 +1,9 @@
 """Clients that consume records.
 
 A client reads a partition from the start of its log by offset and leader epoch, and regularly
-requests the end offset with ListOffsets. Checked invariants: it reads committed records, each
-offset once and in order. An offset that it has reached is never out of range. The end offset never
-decreases (KIP-207).
+requests the end offset with ListOffsets. Checked invariants: the client reads committed records,
+each offset once and in order. An offset that the client has reached is never out of range. The end
+offset never decreases (KIP-207).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import BatchHeader, parse_checked_batches
 from broker_ref.log.control import Marker, decode_marker
-from integration.simulation.client import Call, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Call, Client, Script, Sleep, Step, TopicPartition
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import Request, records_of, request
 
@@ -188,7 +188,7 @@ class PartitionConsumer:
                 f"{self._client.name}"
             )
         self._end_offset = partition_response.offset
-        yield Pause(ms=self._client.random.randint(1, 100))
+        yield Sleep(ms=self._client.random.randint(1, 100))
         return True
 
     def _check(self, code: ErrorCode, what: str) -> None:

@@ -1,8 +1,8 @@
 """The plan for a seed: the cluster, its clients, and the faults with their times.
 
 The plan contains all random choices of a run as values. They can be printed, and they can be
-removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so that
-runs vary more. Invariant: a plan depends only on its seed.
+removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so runs
+vary more. Invariant: a plan depends only on its seed.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _settings(random: Random) -> Settings:
 def _with_topology(settings: Settings, seed: int) -> Settings:
     """Return the settings with another number of brokers, replicas and coordinators in some runs.
 
-    `min.insync.replicas` is at most the replication factor, as the effective value in Kafka.
+    `min.insync.replicas` is at most the replication factor, like Kafka's effective value.
     """
     random = Random(f"topology {seed}")
     if random.random() < 0.7:
@@ -198,7 +198,7 @@ def _with_topology(settings: Settings, seed: int) -> Settings:
 
 
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
-    """Return a fault that only eligible leader replicas survive, in some of the runs."""
+    """Return a list with a fault that requires eligible leader replicas, or an empty list."""
     random = Random(f"last replica {seed}")
     if settings.min_insync_replicas < 2 or random.random() < 0.75 or settings.brokers > 3:
         return []
@@ -214,7 +214,7 @@ def _last_replica(seed: int, settings: Settings) -> list[Fault]:
 
 
 def _added(seed: int, kind: FaultKind, settings: Settings) -> list[Fault]:
-    """Return the faults of one kind, which some of the runs contain."""
+    """Return the faults of one kind. Only some runs contain faults of this kind."""
     random = Random(f"{kind.name} {seed}")
     if random.random() >= _ADDED[kind]:
         return []

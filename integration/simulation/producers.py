@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
-from integration.simulation.client import Call, Client, Leader, Pause, Script, Step, TopicPartition
+from integration.simulation.client import Call, Client, Leader, Script, Sleep, Step, TopicPartition
 from integration.simulation.invariants import InvariantChecker, InvariantViolationError
 from integration.simulation.messages import Request, request
 
@@ -171,12 +171,12 @@ class IdempotentProducer:
             if response is not None and response.error_code is ErrorCode.none:
                 self._producer_id = response.producer_id
             else:
-                yield Pause(ms=50)
+                yield Sleep(ms=50)
         while client.now_ms < self._until_ms:
             queue = client.random.choice(self._queues)
             if len(queue.batches) < 2 * IN_FLIGHT_MAX:
                 self._write(queue)
-            yield Pause(ms=client.random.randint(1, 2 * self._pace_ms))
+            yield Sleep(ms=client.random.randint(1, 2 * self._pace_ms))
 
     def _write(self, queue: _PartitionQueue) -> None:
         values = []
@@ -246,7 +246,7 @@ class IdempotentProducer:
             if is_next and code is ErrorCode.out_of_order_sequence_number:
                 self._acknowledge_if_committed(queue, batch)
             batch.is_delayed = True
-            yield Pause(ms=client.random.randint(1, 60))
+            yield Sleep(ms=client.random.randint(1, 60))
             if code is not ErrorCode.out_of_order_sequence_number:
                 yield from client.find_leaders(queue.partition.topic)
             batch.is_delayed = False
@@ -306,7 +306,7 @@ class AcksOneProducer:
             partition = client.random.choice(list(self._partitions))
             value = f"{client.name}:{number}".encode()
             yield from self._write(partition, value)
-            yield Pause(ms=client.random.randint(1, 2 * self._pace_ms))
+            yield Sleep(ms=client.random.randint(1, 2 * self._pace_ms))
 
     def _write(self, partition: TopicPartition, value: bytes) -> Step:
         leader = self._client.leader(partition)

@@ -14,7 +14,7 @@ from integration.simulation.invariants import InvariantViolationError
 from integration.simulation.producers import IdempotentProducer
 
 PROGRESS_LIMIT_MS: Final = 5_000
-"""Several timeouts of sessions and requests, and at least ten times the pace of producers."""
+"""The limit is several session and request timeouts, and at least ten producer intervals."""
 
 
 class Progress:

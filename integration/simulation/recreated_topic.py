@@ -12,7 +12,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from integration.simulation.administrator import Administrator
-from integration.simulation.client import Call, Client, Pause, Script, TopicPartition
+from integration.simulation.client import Call, Client, Script, Sleep, TopicPartition
 from integration.simulation.invariants import RECREATED_TOPIC, InvariantChecker
 from integration.simulation.messages import request
 from integration.simulation.producers import encode, produce_request, produced
@@ -47,22 +47,22 @@ class RecreatedTopic:
         random = self._client.random
         yield from self._administrator.create(RECREATED_TOPIC)
         while self._client.now_ms < self._until_ms:
-            yield Pause(ms=random.randint(200, 2_000))
+            yield Sleep(ms=random.randint(200, 2_000))
             yield Call(
                 broker_id=self._client.any_broker(),
                 request=request("delete_topics", topic_names=[RECREATED_TOPIC], timeout=1_000),
             )
-            yield Pause(ms=random.choice((0, 0, 20, 200)))
+            yield Sleep(ms=random.choice((0, 0, 20, 200)))
             yield from self._administrator.create(RECREATED_TOPIC)
         self._is_recreating = False
         while not self.is_done:  # A late request may delete the topic again.
             yield from self._administrator.create(RECREATED_TOPIC)
-            yield Pause(ms=500)
+            yield Sleep(ms=500)
 
     def _write(self) -> Script:
         client, number = self._client, 0
         while not self.is_done:
-            yield Pause(ms=client.random.randint(1, self._pace_ms))
+            yield Sleep(ms=client.random.randint(1, self._pace_ms))
             leader = client.leader(_PARTITION)
             if leader is None:
                 if not self._is_recreating:  # a delayed request can delete the topic at the end

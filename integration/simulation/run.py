@@ -88,7 +88,7 @@ def run(plan: Plan) -> Outcome:
 
 
 def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
-    """Return a broker's config, with short timeouts so that many timeouts expire during a run."""
+    """Return a broker's config. Its timeouts are short, so many of them expire during a run."""
     defaults = {
         "min.insync.replicas": str(settings.min_insync_replicas),
         "segment.ms": str(settings.segment_ms),
@@ -100,7 +100,7 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
         defaults |= {
             "segment.ms": "200",
             "min.cleanable.dirty.ratio": "0.01",
-            # A follower that misses a tombstone or a marker would keep what it removes.
+            # Followers must fetch tombstones and markers before compaction removes them.
             "delete.retention.ms": str(_DELETE_RETENTION_MS + 2 * settings.clock_skew_ms_max),
         }
     return BrokerConfig(

@@ -4,9 +4,9 @@ A transactional producer writes to partitions, commits a group's offsets, and th
 or abandons the transaction. At random times, its process is killed or replaced: a new process with
 the same transactional id takes over, in some cases while the old process is still running. Both
 versions of the client protocol (KIP-890) are used. With `transaction.version` 1, the client sends
-AddPartitionsToTxn before it writes. With version 2, it does not, and each EndTxn returns a new
-producer epoch. Checked invariants: only allowed error codes are returned, and group offsets are
-offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
+AddPartitionsToTxn before it writes. With version 2, the client omits this request, and each EndTxn
+returns a new producer epoch. Checked invariants: only allowed error codes are returned, and group
+offsets are offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from integration.simulation.client import (
     REQUEST_TIMEOUT_MS,
     Call,
     Client,
-    Pause,
     Script,
+    Sleep,
     Step,
     TopicPartition,
 )
@@ -97,7 +97,7 @@ class TransactionHistory:
     def check(self, read: OffsetRead, who: str) -> None:
         """Check a fetched group offset.
 
-        It must contain the acknowledged commits, and belong to a transaction that is not aborted.
+        The offset must include the acknowledged commits, and its transaction must not be aborted.
         """
         offset, seen = read.offset, self.acknowledged.highest_before(read.complete_to)
         if offset == -1 and seen == -1:
@@ -126,7 +126,7 @@ class TransactionalProducer:
         until_ms: int,
         start_successor: Callable[[], None],
     ) -> None:
-        """`start_successor` starts the process that takes over the transactional id."""
+        """Create a producer. `start_successor` starts the process that takes over the id."""
         self.is_done = False
         self._client = client
         self._checker = checker
@@ -159,7 +159,7 @@ class TransactionalProducer:
                 if random.random() < 0.5:
                     client.stop()
                     return
-            yield Pause(ms=random.randint(1, 2 * self._pace_ms))
+            yield Sleep(ms=random.randint(1, 2 * self._pace_ms))
         if not self._has_succeeded:
             yield from self._finish()
         self.is_done = True
@@ -178,7 +178,7 @@ class TransactionalProducer:
         yield from self._begin()
         read: OffsetRead = yield from self._check_offset()
         while read.is_replaced:
-            yield Pause(ms=self._pace_ms)
+            yield Sleep(ms=self._pace_ms)
             read = yield from self._check_offset()
         offset = read.offset
         for each in self._history.offsets:
@@ -223,9 +223,9 @@ class TransactionalProducer:
         if random.random() < 0.1:  # The coordinator or the next process aborts the transaction.
             raise _FencedError
         if random.random() < 0.2:
-            yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
+            yield Sleep(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         elif self._has_retried_end:  # The first request may still arrive, in this transaction.
-            yield Pause(ms=TIMEOUT_MS - 500)
+            yield Sleep(ms=TIMEOUT_MS - 500)
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
         if random.random() < 0.3:  # The coordinator may still be writing markers.
             yield from self._check_offset()
@@ -301,7 +301,7 @@ class TransactionalProducer:
                 if is_rejected:
                     committed.rejected(value, code.name)
                 self._require("Produce", code)
-            yield Pause(ms=self._client.random.randint(5, 60))
+            yield Sleep(ms=self._client.random.randint(5, 60))
             yield from self._client.find_leaders(partition.topic)
         return False
 

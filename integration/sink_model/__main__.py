@@ -1,7 +1,7 @@
 """`python -m integration.sink_model`: check the protocol, or show how a mutation breaks it.
 
 --case NAME            check one case (default: all small cases; --all: also the large cases)
---mutation NAME        introduce this error; check --case or else the case that detects it
+--mutation NAME        introduce this error (default case: the case that detects the error)
 """
 
 from __future__ import annotations

@@ -31,15 +31,15 @@ class Case:
     `queries` contains the query of each driver, in the order in which the drivers start. All
     queries share one sink id. `batches` is the number of batches per query, and `version` is
     `transaction.version`. With `ids_wrap`, all plans of all runs have the same generation, unless
-    an unfinished decision contains ids of this generation. Otherwise, each plan has its own
-    generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused: the
-    invariants hold nevertheless. With `same_ids`, all attempts of a task have the same id, as can
-    happen after Spark has repeated a stage. With `halves`, a task writes its rows in two requests.
-    With `slow_decisions`, other actions can happen between an EndTxn for the sink id and its
-    marker, and with `slow_markers`, between an EndTxn for a task id and its markers. With
-    `late_inits`, a copy of an InitProducerId request can be delayed. `empty` contains one number
-    per partition, in which each set bit represents a batch without rows. `mutation` names a
-    deliberate error in the protocol.
+    an unfinished decision contains ids of this generation. Without `ids_wrap`, each plan has its
+    own generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused: the
+    invariants hold nevertheless. With `same_ids`, all attempts of a task have the same id. This
+    sharing can happen after Spark has repeated a stage. With `halves`, a task writes its rows in
+    two requests. With `slow_decisions`, other actions can happen between an EndTxn for the sink id
+    and its marker. With `slow_markers`, they can happen between an EndTxn for a task id and its
+    markers. With `late_inits`, a copy of an InitProducerId request can be delayed. `empty` contains
+    one number per partition, in which each set bit represents a batch without rows. `mutation`
+    names a deliberate error in the protocol.
     """
 
     name: str
@@ -76,7 +76,10 @@ class Case:
         return not (self.ids_wrap or self.same_ids or self.late_inits)
 
     def generation(self, run: int, batch: int, unfinished: Container[int]) -> int:
-        """Return the generation of a plan. `unfinished` contains those of unfinished decisions."""
+        """Return the generation of a plan.
+
+        `unfinished` contains the generations of unfinished decisions.
+        """
         if not self.ids_wrap:
             return run * (self.batches + 1) + batch
         if self.reuses_unfinished_ids or self.mutation == REUSE_UNFINISHED_IDS:
@@ -93,10 +96,10 @@ class Case:
         return first | self.row(query, batch, 1) if self.halves else first
 
     def may_abort_decided(self, who: str) -> bool:
-        """Return whether this cause may abort a decided transaction.
+        """Return whether a transaction of a decided batch may be aborted for this reason.
 
-        The protocol then detects the loss of its rows. With transaction version 1, a sweep that has
-        stalled may fence an attempt of a much later batch if the attempt has the same id.
+        If it is, the protocol detects that rows are lost. With transaction version 1, a stalled
+        sweep may fence an attempt of a much later batch if the attempt has the same id.
         """
         if who == BY_LATE_TASK:
             return self.ids_wrap or self.same_ids

@@ -56,7 +56,7 @@ _OUTCOMES: Final = {
     PREPARE_ABORT: LOST,
     COMPLETE_ABORT: LOST,
 }
-"""The outcomes by the state of the id, if it has the epoch that follows the transaction's end."""
+"""The outcomes by state, for an id with the epoch that follows the transaction's end."""
 
 
 # Ids of task attempts

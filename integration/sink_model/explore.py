@@ -1,7 +1,7 @@
 """The model checker: a breadth-first search of a case's states.
 
 Checks the invariants in every reachable state and finds a shortest counterexample. Invariant: each
-canonical state is expanded once. A trace consists of concrete states, so that a partition keeps its
+canonical state is expanded once. A trace consists of concrete states, so a partition keeps its
 number in the trace.
 """
 

@@ -1,7 +1,7 @@
 """The names of deliberate errors in the protocol.
 
-The checker must detect each of them except those in `cases.UNDETECTABLE`. Invariant: a case has at
-most one mutation.
+The checker must detect each error, except the errors in `cases.UNDETECTABLE`. Invariant: a case has
+at most one mutation.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ States are tuples of numbers, which are fast to hash and compare. Invariant: sta
 
 A `Partition` contains the complete state of one Spark partition: the transactional ids of its task
 attempts, the attempts, its entries in decisions, and each driver's remaining work. Partitions can
-therefore be sorted, so that symmetric traces are explored only once.
+therefore be sorted, and symmetric traces are explored only once.
 """
 
 from __future__ import annotations
@@ -196,8 +196,9 @@ class Driver(NamedTuple):
     """A driver process, which is one run of its query. `pc` is the program counter (see `labels`).
 
     `owner` is the epoch that planning obtained for the sink id. `last` and `number` are the batch
-    and the number of the query's last decision at that time. `unfinished` contains the query and
-    number of each decision that the driver rolls forward. `generation` is part of the task ids.
+    and the number of the query's last decision at the time of planning. `unfinished` contains the
+    query and number of each decision that the driver rolls forward. `generation` is part of the
+    task ids.
     """
 
     pc: int

@@ -1,9 +1,9 @@
 """Validates traces of the code: replays the requests of a process as actions of the model.
 
-The order of a driver's actions comes from the model, by exploring cases. `_ACTIONS` maps each
-request of a step to the actions that it can be a part of. A trace is valid if it is the beginning
-of a path through these actions, because a process can die at any point. Invariant: nothing here is
-derived from the connector's code.
+The order of a driver's actions is determined by exploring cases of the model. `_ACTIONS` maps each
+request of a step to the actions that can include the request. A trace is valid if it is the
+beginning of a path through these actions, because a process can die at any point. Invariant:
+nothing here is derived from the connector's code.
 
 A trace contains no values. The runs check the values indirectly, through the rows and offsets.
 """
@@ -76,7 +76,7 @@ _ROLL_FORWARD: Final = ("end_transactions", "describe_transactions", *_READ)
 
 
 def _actions() -> dict[Request, frozenset[int]]:
-    """Return the actions that each request can be a part of."""
+    """Return a mapping from each request to the actions that can include the request."""
     found: dict[Request, set[int]] = {}
 
     def add(step: Step, requests: Iterable[str], *actions: int) -> None:

@@ -1,4 +1,4 @@
-"""The check that the consumer protocol is enabled, for the handlers of its APIs."""
+"""Checks for API handlers whether the consumer group protocol is enabled."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ NO_OP_RESPONSE: Final = NoOpResponse()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """An operation that the client must be allowed to perform, or else the whole request fails.
+    """An operation that the client must be authorized for. Otherwise the whole request fails.
 
     `name` returns the name of the resource in the request. If `alternative` is set, authorization
     for that operation is also sufficient.

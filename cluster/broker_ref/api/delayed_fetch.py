@@ -15,8 +15,8 @@ A fetch completes in one of these cases:
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
 - A partition has an error.
-- The session was removed, for example because a new session replaced it. From then on, the changes
-  of its idle partitions are not reported.
+- The session was removed, for example because a new session replaced it. The removed session does
+  not report changes of its idle partitions.
 
 A diverging log is not a separate case, because it requires a leader change.
 """

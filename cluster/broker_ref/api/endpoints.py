@@ -42,8 +42,7 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
 def advertised_controller_id(broker: Broker) -> int:
     """Return the controller id that clients receive.
 
-    This is the lowest id of all live brokers, because any broker forwards requests to the
-    controller.
+    It is the lowest id of all live brokers, because any broker forwards requests to the controller.
     """
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 
@@ -57,7 +56,7 @@ def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpo
 
 
 def node_endpoint(node: RegisteredBroker, listener: str) -> NodeEndpoint | None:
-    """Return the address of a broker's listener, or None if the broker does not have it."""
+    """Return the address of a broker's listener, or None if the broker has no such listener."""
     found = node.endpoint(listener)
     if found is None:
         return None

@@ -56,11 +56,11 @@ class SessionlessFetchContext:
         return False
 
     def keys(self) -> tuple[Hashable, ...]:
-        """Return the keys that a waiting request watches besides its partitions."""
+        """Return the keys that a waiting request watches in addition to its partitions."""
         return ()
 
     def take_changed(self) -> list[CachedPartition]:
-        """Return the partitions of the session that have changed, besides `partitions`."""
+        """Return the changed partitions of the session that are not yet in `partitions`."""
         return []
 
     def begin_idle(
@@ -119,7 +119,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
     @property
     def is_obsolete(self) -> bool:
-        """Return whether the session was removed, or the client has sent a later request in it."""
+        """Return whether the session was removed or the client has sent a later request."""
         return self.session.is_removed or self._is_superseded
 
     @property
@@ -142,7 +142,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
     def begin_idle(
         self, cached: CachedPartition, key: Hashable, follower: RemoteReplica | None
     ) -> bool:
-        """Make a partition idle, unless the client is a follower that is not in sync.
+        """Make a partition idle if the client is a consumer or an in-sync follower.
 
         Return whether the partition is idle now.
         """
@@ -262,12 +262,12 @@ def replica_id_of(request: FetchRequest) -> int:
 
 
 def _update_cached(partition: CachedPartition, response: PartitionResponse) -> None:
-    """Store the values that are sent, so that the next response contains only changes.
+    """Store the values that are sent. The next response then contains only changes.
 
-    After an error or a diverging epoch, a high watermark of -1 is stored, so that the next response
+    After an error or a diverging epoch, a high watermark of -1 is stored, so the next response
     contains the partition. A follower that receives a diverging epoch truncates its log and does
-    not apply the high watermark. Kafka stores the high watermark even in this case, so the
-    follower's high watermark may lag until the next change.
+    not apply the high watermark. Kafka stores the high watermark even after a diverging epoch, so
+    the follower's high watermark may lag until the next change.
     """
     diverges = response.diverging_epoch is not NOT_DIVERGING
     partition.high_watermark = -1 if diverges else response.high_watermark

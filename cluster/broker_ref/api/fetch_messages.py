@@ -70,7 +70,7 @@ class FetchRequest:
 class AbortedTransaction:
     """An aborted transaction in the returned offset range.
 
-    A read_committed consumer skips this producer's records, starting at `first_offset`.
+    A read_committed consumer skips the records of `producer_id` from `first_offset` on.
     """
 
     producer_id: int
@@ -79,7 +79,10 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest leader epoch that both logs contain, and its end offset in the leader's log."""
+    """The largest leader epoch that the logs of the leader and the client have in common.
+
+    `end_offset` is the end offset of this epoch in the leader's log.
+    """
 
     epoch: int = -1
     end_offset: int = -1

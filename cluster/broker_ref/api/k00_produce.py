@@ -1,13 +1,13 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-With acks=0 the broker sends no response. It closes the connection after an error. With acks=1 it
-responds after the leader has appended the batch. With acks=-1 ("all") it responds when the high
+With acks=0 the broker sends no response, but it closes the connection after an error. With acks=1
+it responds after the leader has appended the batch. With acks=-1 ("all") it responds when the high
 watermark has passed the batch, or with REQUEST_TIMED_OUT at the timeout. Other values are rejected
 with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the
 append, NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and
 NOT_LEADER_OR_FOLLOWER if the leader has changed.
 
-The request contains one batch per partition, in message format v2, which the log validates.
+The request contains one batch per partition, in message format v2. The log validates each batch.
 Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
 sequence errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110).
 Responses contain the invalid records from version 8 on (KIP-467) and the current leader from
@@ -458,8 +458,8 @@ def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: Topi
     if known is not None and known.is_internal and call.client_id != ADMIN_CLIENT_ID:
         raise ApiError(
             ErrorCode.invalid_topic_exception,
-            f"Clients cannot write to the internal topic {name!r}, unless their client id is "
-            f"{ADMIN_CLIENT_ID!r}.",
+            f"Only clients with the client id {ADMIN_CLIENT_ID!r} can write to the internal topic "
+            f"{name!r}.",
         )
     return name
 

@@ -3,11 +3,11 @@
 The broker responds immediately if `min_bytes` are available, if `max_wait_ms` is 0, if no partition
 was requested, or if a partition has an error, a diverging epoch or a preferred read replica.
 Otherwise it responds when enough bytes are available or `max_wait_ms` has passed (`delayed_fetch`).
-`min_bytes` is limited to the maximum response size. `max_bytes` limits the response and
-`partition_max_bytes` limits a partition, but the first batch of the first partition with records is
-always returned in full (KIP-74). Partitions are read in the order of the request. In a session,
-partitions that returned records move to the end. Partitions that do not exist get an error
-response, but the request still waits for the other partitions.
+`min_bytes` is limited to the maximum response size. `max_bytes` limits the response, and
+`partition_max_bytes` limits a partition. Regardless of these limits, the first batch of the first
+partition with records is returned in full (KIP-74). Partitions are read in the order of the
+request. In a session, partitions that returned records move to the end. Partitions that do not
+exist get an error response, but the request still waits for the other partitions.
 
 A request with session epoch 0 creates a fetch session (KIP-227, version 7, `fetch_contexts`). Later
 requests contain only added and removed partitions, and responses contain only changes. The session

@@ -5,7 +5,7 @@ later one, or -1 if there is none. Negative timestamps are constants:
 
 - -1: the latest offset, which is the high watermark or, with read_committed, the last stable offset
 - -2: the earliest offset
-- -3: the record with the largest timestamp (from version 7 on, KIP-734)
+- -3: the offset of the record with the largest timestamp (from version 7 on, KIP-734)
 - -4: the earliest local offset (from version 8 on, KIP-405), which is the earliest offset because
   there is no tiered storage
 - -5: the latest tiered offset (from version 9 on), which is always -1

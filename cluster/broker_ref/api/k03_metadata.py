@@ -1,14 +1,15 @@
 """Metadata (3), versions 0 to 13: brokers, topics, partitions and leaders.
 
 If `topics` is null (or empty in version 0), the broker describes all topics. The broker creates a
-topic that does not exist if both `auto.create.topics.enable` and the request allow it. As in Kafka,
-this request still returns UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain
-topic ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown
-topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
-LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers and, if
-there are any, returns REPLICA_NOT_AVAILABLE. Topics that the client may not describe are omitted or
-get TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are returned on
-request (version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
+missing topic if both `auto.create.topics.enable` and the request allow it. As in Kafka, the
+response still contains UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain topic
+ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown topic id
+is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
+LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers, and
+returns REPLICA_NOT_AVAILABLE if replicas are omitted. Topics that the client may not describe are
+omitted or get TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are
+returned on request (version 8, KIP-430). Source:
+`kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ on. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has
 partitions since that epoch (KIP-848, KIP-1251).
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
-because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
+because requests then contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
 longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets in the
 request. The broker responds when the offsets have been replicated to all in-sync replicas of the
 offsets partition. The retention time in requests of versions 2 to 4 applies only to the offsets in
@@ -37,7 +37,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
 FIRST_VERSION_OF_MEMBER_EPOCH: Final = 9
 NO_RETENTION_TIME: Final = -1
-"""The retention time in a request whose offsets expire after `offsets.retention.minutes`."""
+"""The retention time in a request that uses the default, `offsets.retention.minutes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ def _value(
 
 
 def _sum_in_java(first: int, second: int) -> int:
-    """Return the sum of two 64-bit integers, which can overflow."""
+    """Return the sum of two 64-bit integers. An overflow wraps around, as in Java."""
     return (first + second + 2**63) % 2**64 - 2**63
 
 

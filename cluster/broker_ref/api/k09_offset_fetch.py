@@ -8,16 +8,16 @@ have been replicated to all in-sync replicas are returned.
 With `require_stable` (version 7, KIP-447), the broker reads the latest offsets in its log when the
 request arrives. Before it responds, it waits until the records that are already in the group's
 partition of `__consumer_offsets` are replicated, including the records of other groups. It waits at
-most `offsets.commit.timeout.ms`. If the wait times out, or if the broker loses the leadership, it
-returns NOT_COORDINATOR. Clients then look up the coordinator again, which is necessary if
-another broker is now the coordinator and this broker does not know it yet. A partition with a
-pending offset of an open transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the
-broker returns the last replicated offset that was committed before the transaction.
+most `offsets.commit.timeout.ms`. The broker returns NOT_COORDINATOR if the wait times out or the
+broker loses the leadership. Clients then look up the coordinator again. The lookup is necessary
+because another broker may already be the coordinator. A partition with a pending offset of an open
+transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the broker returns the last
+replicated offset that was committed before the transaction.
 
 A member of a consumer group that sends an epoch other than its current one gets STALE_MEMBER_EPOCH
 (version 9, KIP-848). Requests contain topic ids from version 10 on. The error for an unknown topic
 id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest` and
-`GroupCoordinatorService.fetchOffsets`, which waits with a write operation without records.
+`GroupCoordinatorService.fetchOffsets`, which uses an empty write operation to wait.
 """
 
 from __future__ import annotations

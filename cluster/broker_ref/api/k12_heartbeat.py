@@ -1,7 +1,7 @@
 """Heartbeat (12), versions 0 to 4: keep the session of a member alive.
 
-REBALANCE_IN_PROGRESS means that the member has to rejoin, ILLEGAL_GENERATION that it missed a
-rebalance, UNKNOWN_MEMBER_ID that its session has expired, and FENCED_INSTANCE_ID (version 3) that
+The error is REBALANCE_IN_PROGRESS if the member has to rejoin, ILLEGAL_GENERATION if it missed a
+rebalance, UNKNOWN_MEMBER_ID if its session has expired, and FENCED_INSTANCE_ID (version 3) if
 another member with the same instance id has replaced it. Heartbeats succeed while the group is
 being loaded. Source: `kafka.server.KafkaApis.handleHeartbeatRequest`.
 """

@@ -1,9 +1,9 @@
 """ApiVersions (18), versions 0 to 4: the APIs and versions that this broker supports.
 
 The response is derived from the list of APIs. If the version of the request is not supported, the
-broker cannot parse the request. It then sends the version 0 response of `unsupported_version` with
-the error UNSUPPORTED_VERSION and the supported versions of ApiVersions, so that the client can
-retry (KIP-511, KIP-896). An invalid client software name or version is rejected with
+broker cannot parse the request. It then sends a version 0 response with the error
+UNSUPPORTED_VERSION and the supported versions of ApiVersions (`unsupported_version`). The client
+can then retry (KIP-511, KIP-896). An invalid client software name or version is rejected with
 INVALID_REQUEST.
 
 From version 3 on, the response contains the supported and the finalized features (KIP-584). The

@@ -5,12 +5,13 @@ contains a producer id and epoch, as in Kafka. With a transactional id, it retur
 of the transactional id with a higher epoch, which fences the previous producer. If a transaction is
 open, the coordinator first aborts it and returns CONCURRENT_TRANSACTIONS until the abort is
 complete. If the request contains the current producer id and epoch, the broker returns the next
-epoch (KIP-360). The request is rejected with INVALID_REQUEST if it contains only one of the two, or
-an empty transactional id.
+epoch (KIP-360). The request is rejected with INVALID_REQUEST if it contains only a producer id,
+only an epoch, or an empty transactional id.
 
 Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`. Two-phase commit
-(KIP-939) requires `transaction.two.phase.commit.enable`. Otherwise it is rejected with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED. `keep_prepared_txn` is rejected with UNSUPPORTED_VERSION.
+(KIP-939) is rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED if
+`transaction.two.phase.commit.enable` is false. `keep_prepared_txn` is rejected with
+UNSUPPORTED_VERSION.
 
 If the broker has run out of producer ids, the request waits until the controller has allocated a
 new block. After a timeout the broker returns COORDINATOR_LOAD_IN_PROGRESS, and clients retry.

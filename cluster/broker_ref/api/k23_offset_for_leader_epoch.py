@@ -3,9 +3,9 @@
 The response contains the largest leader epoch in the log that is not above the requested one, and
 the end offset of this epoch. The end offset is the start offset of the next epoch, or the log end
 offset for the latest epoch. Both values are -1 if the requested epoch is -1 or above all epochs in
-the log. Followers use the end offset to truncate their logs (KIP-101, KIP-279). Clients use it to
-detect that records they have read were truncated (KIP-320). Only the leader responds, after
-checking the leader epoch in the request. Source:
+the log. Followers use the end offset to truncate their logs (KIP-101, KIP-279). Clients use the end
+offset to detect the truncation of records that they have read (KIP-320). Only the leader responds,
+after checking the leader epoch in the request. Source:
 `kafka.server.KafkaApis.handleOffsetForLeaderEpochRequest`.
 """
 

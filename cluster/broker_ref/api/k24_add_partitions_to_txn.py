@@ -5,8 +5,8 @@ on, brokers send it for several transactions (KIP-890). With `verify_only`, the 
 whether the transaction contains the partitions and returns NONE or TRANSACTION_ABORTABLE for each
 partition. Otherwise it adds the partitions.
 
-Either all partitions of a transaction are added, or none are. The partitions of a transaction get
-OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a
+Either all partitions of a transaction are added, or none are. The valid partitions of a transaction
+get OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a
 client adds an internal topic (TOPIC_AUTHORIZATION_FAILED). The broker responds when all in-sync
 replicas of the coordinator's partition have replicated the change. Before version 2,
 PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:

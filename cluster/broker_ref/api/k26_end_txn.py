@@ -6,8 +6,8 @@ transactional id fail with CONCURRENT_TRANSACTIONS. A repeated EndTxn request re
 the same result (commit or abort), and INVALID_TXN_STATE otherwise.
 
 From version 5 on, each transaction has its own producer epoch and the response contains the next
-one (KIP-890). A transaction without partitions can then be aborted. Before version 2,
-PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
+epoch (KIP-890). In these versions, a transaction without partitions can also be aborted. Before
+version 2, PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
 `kafka.server.KafkaApis.handleEndTxnRequest`.
 """
 

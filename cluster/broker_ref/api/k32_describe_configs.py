@@ -3,11 +3,11 @@
 The broker returns all configs of a resource, or the requested ones. Unknown config names are
 omitted. With `include_synonyms`, the response also contains values of lower precedence (KIP-226).
 From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
-UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for another broker
-and for an empty name of a group or subscription. An unknown resource type fails the whole request.
-A repeated resource is described once. An empty broker name requests
-the dynamic configs of all brokers. Groups and subscriptions to client metrics need not exist. The
-values of sensitive configs (keys and passwords) are null. Source:
+UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for the id of
+another broker and for an empty group or subscription name. An unknown resource type makes the whole
+request fail. A repeated resource is described once. An empty broker name requests the dynamic
+configs of all brokers. Groups and subscriptions to client metrics need not exist. The values of
+sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 

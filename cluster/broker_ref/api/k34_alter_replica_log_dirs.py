@@ -23,7 +23,7 @@ from broker_ref.security.acls import AclOperation
 
 _DIRECTORY_NAME_MAX: Final = 255
 _FUTURE_SUFFIX_LENGTH: Final = len(".-future") + 32
-"""The length of the suffix of a future log's directory, with an id of 32 characters."""
+"""The length of a future log's directory suffix, including an id of 32 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 The error is MISMATCHED_ENDPOINT_TYPE if the request is meant for a controller (version 1, KIP-919),
 and UNSUPPORTED_ENDPOINT_TYPE for an unknown endpoint type. Fenced brokers are returned only on
-request (version 2, KIP-1073). Authorized operations are 0 unless the client may describe the
+request (version 2, KIP-1073). The authorized operations are 0 if the client may not describe the
 cluster. Source: `kafka.server.KafkaApis.handleDescribeCluster`.
 """
 

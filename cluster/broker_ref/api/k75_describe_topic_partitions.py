@@ -8,8 +8,9 @@ if the request contains topics but not the cursor's topic.
 
 A requested topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if
 its name is invalid. Topics are never created. A partition without a leader is not an error. A topic
-that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name, and is
-not counted. Source: `kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
+that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name. It
+does not count toward the limit. Source:
+`kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
 
 from __future__ import annotations

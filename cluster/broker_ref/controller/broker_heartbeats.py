@@ -225,7 +225,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = offset
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the broker, or raise STALE_BROKER_EPOCH if this is not its registered epoch."""
+        """Return the broker, or raise STALE_BROKER_EPOCH if the epoch is not the registered one."""
         broker = self._metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(

@@ -1,7 +1,7 @@
 """The client that a broker uses to send requests to the controller.
 
-Purpose: send requests through the outbox. Requests with different purposes use separate channels,
-so that a long poll does not delay other requests. The invariants are those of `Outbox.send`.
+Purpose: send requests through an `Outbox`. Requests with different purposes use separate channels,
+so a long poll does not delay other requests. The invariants are those of `Outbox.send`.
 """
 
 from __future__ import annotations

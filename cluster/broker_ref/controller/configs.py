@@ -10,9 +10,9 @@
 Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-339) changes
 individual configs. The older AlterConfigs replaces all configs and removes those that the request
 does not contain. Invariants: the resulting configs of a resource are validated together, and either
-all changes to a resource are applied, or none are. The configs of a broker are validated by that
-broker, before it forwards the request. The controller validates only the values, because clients
-can also send requests to it directly. Sources: `ConfigurationControlManager`,
+all changes to a resource are applied, or none are. A broker validates changes to its own configs
+before it forwards the request. The controller validates only the values. The controller needs this
+check because clients can also send requests to it directly. Sources: `ConfigurationControlManager`,
 `ControllerConfigurationValidator`.
 """
 
@@ -40,7 +40,7 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
 
 VALUE_BYTES_MAX: Final = 2**15 - 1
-"""The maximum size of a config value, so that every version of DescribeConfigs can contain it."""
+"""The maximum size of a config value that every version of DescribeConfigs can return."""
 
 
 class ConfigOperation(IntEnum):
@@ -163,7 +163,7 @@ def _records(
 ) -> list[ConfigRecord]:
     """Return the records of the changes.
 
-    `requested` contains all configs of the resource, `named` the names in the request.
+    `requested` contains all configs of the resource. `named` contains the names in the request.
     """
     for name, value in requested.items():
         if value is not None and len(value.encode()) > VALUE_BYTES_MAX:

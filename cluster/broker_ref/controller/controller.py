@@ -1,6 +1,6 @@
 """The controller, which manages brokers, topics, leaders and producer ids.
 
-Purpose: write each decision as metadata records. The controller appends the records to the journal,
+Purpose: write each change as metadata records. The controller appends the records to the journal,
 applies them to the metadata, keeps them for brokers to fetch, and calls `on_change`. Invariants:
 the result of an operation is durable, an operation that raises ApiError has changed nothing, and an
 offset is never used for two records. Source: Kafka's `QuorumController`.
@@ -479,9 +479,9 @@ class Controller:
 
     @property
     def failure(self) -> str | None:
-        """The reason why commits are no longer possible, if any.
+        """The reason why commits are no longer possible, or None.
 
-        The controller must then be stopped.
+        If there is a reason, the controller must be stopped.
         """
         return self._journal.failure
 
@@ -508,8 +508,8 @@ class Controller:
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
             self._batches_bytes -= len(self._batches.popleft()[1])
         if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
-            # The commit is durable even if the rewrite fails. `failure` then prevents further
-            # commits.
+            # The commit is durable even if the journal cannot be rewritten. `failure` then prevents
+            # further commits.
             with suppress(ApiError):
                 self._rewrite_journal()
         self.on_change()
@@ -557,7 +557,7 @@ class Controller:
         return self._updates(in_sync, broker_to_remove=broker_id)
 
     def _shutdown(self, broker_id: int, *, is_clean: bool) -> list[PartitionChangeRecord]:
-        """Return the changes that remove a broker that has shut down (`handleBrokerShutdown`)."""
+        """Return the partition changes for a broker that has shut down (`handleBrokerShutdown`)."""
         if is_clean or not self.metadata.is_elr_enabled:
             return self._removal_from_isrs(broker_id)
         affected = [

@@ -8,12 +8,12 @@
 
 The eligible leader replicas (ELR, KIP-966) are the replicas that have left an ISR with fewer than
 `min.insync.replicas` members. They have all committed records, because the high watermark does not
-advance while the ISR is smaller than this. They lose their eligibility if their broker restarts
-without a clean shutdown, because its disk may have lost records. If the ISR is empty, a clean
+advance while the ISR is below this minimum. A replica loses its eligibility if its broker restarts
+without a clean shutdown, because the disk may have lost records. If the ISR is empty, a clean
 election selects from the ELR. If the ELR is empty as well, the last leader is elected as soon as it
 is active. This election is unclean, but does not require `unclean.leader.election.enable`.
 
-Purpose: create the record that changes a partition to its target state, or None if nothing changes
+Purpose: create the record that changes a partition to its target state, if anything changes
 (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean
 election can lose records. After an unclean election, the ISR contains only the new leader, the ELR
 is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If
@@ -64,7 +64,7 @@ class Target:
 
     @classmethod
     def of(cls, partition: PartitionMetadata, *, isr: Replicas | None = None) -> Target:
-        """Return the current state of the partition as a target, with another ISR if it is set."""
+        """Return the partition's current state as a target. `isr`, if set, replaces the ISR."""
         return cls(
             isr=partition.isr if isr is None else isr,
             replicas=partition.replicas,
@@ -178,10 +178,10 @@ def _eligible_replicas(
 ) -> Replicas:
     """Return the ELR for the target (`maybePopulateTargetElr`).
 
-    It contains the previous members of the ISR and the ELR, unless the ISR is large enough. If the
-    ELR has been disabled, its stored members are used for one more election. A replica that a
-    reassignment removes is no longer eligible, because its log is deleted. Kafka does not check
-    this.
+    The ELR is empty if the ISR has at least `min_isr` members. Otherwise it contains the previous
+    members of the ISR and the ELR. If the ELR has been disabled, its stored members are used for
+    one more election. A replica that a reassignment removes is no longer eligible, because its log
+    is deleted. Kafka does not exclude such replicas.
     """
     members = set(partition.eligible_leader_replicas)
     if min_isr is not None:

@@ -3,11 +3,12 @@
 Purpose: store batches of records in order, before their changes become visible. A batch is either
 complete or absent.
 
-File format: the file starts with the magic bytes, followed by batches. Each batch starts with its
-length, its CRC-32C, and the CRC-32C of these eight bytes (four bytes each, big-endian). The payload
-consists of an offset (eight bytes) and the records. The first batch is a snapshot of all earlier
-records, and its offset is the end offset of the snapshot. In each other batch, the offset is the
-offset of the first record. The offsets are contiguous.
+File format: the file starts with the magic bytes, followed by batches. Each batch starts with three
+big-endian fields of four bytes: the length of the payload, the CRC-32C of the payload, and the
+CRC-32C of the first two fields. The payload follows. It consists of an offset (eight bytes) and the
+records. The first batch is a snapshot of all earlier records, and its offset is the end offset of
+the snapshot. In each other batch, the offset is the offset of the first record. The offsets are
+contiguous.
 
 Invariant: a batch survives any crash after `append` has returned. A torn batch at the end of the
 file was not acknowledged by `append` and is truncated. Other corruption (in the first batch, or

@@ -2,8 +2,8 @@
 
 Purpose: provide brokers, topics, partitions and configs to all handlers. The controller has its own
 instance, and each broker has a copy that it keeps up to date. Invariants: only `apply_commit` and
-`replace` change the metadata, so that the same records always result in the same metadata, and each
-record has an offset in the metadata log. Source: Kafka's `MetadataImage`.
+`replace` change the metadata. The same records always result in the same metadata. Each record has
+an offset in the metadata log. Source: Kafka's `MetadataImage`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The changes that metadata records make, so that brokers apply only what has changed.
+"""The objects that metadata records change. Brokers apply only the changes to these objects.
 
-Invariant: an object that is not in the delta has not changed. The delta contains names and no
-values, so that deltas can be combined, and a change can be applied late. Source: Kafka's
+Invariant: an object that is not in the delta has not changed. The delta contains names but no
+values. Deltas can therefore be combined, and changes can be applied later. Source: Kafka's
 `MetadataDelta` and `TopicsDelta`.
 """
 
@@ -37,7 +37,7 @@ class _Topic(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class MetadataDelta:
-    """The partitions, the topics with configs, and the topics that have changed, by topic name.
+    """The names of changed partitions, of topics with changed configs, and of removed topics.
 
     `partitions` contains created, changed and removed partitions. A topic in `removed_topics`
     exists if it was created again.
@@ -49,7 +49,7 @@ class MetadataDelta:
     has_changed_brokers: bool = False
 
     def add(self, record: MetadataRecord, topics: Mapping[Uuid, _Topic]) -> None:
-        """Add the changes of a record before it is applied to the topics."""
+        """Add the changes of a record. `topics` contains the topics before these changes."""
         match record:
             case PartitionRecord() | PartitionChangeRecord():
                 self.partitions[topics[record.topic_id].name, record.partition_id] = None

@@ -1,9 +1,10 @@
 """`min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
 
 Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
-same value. Invariants: while the feature is finalized, the value is a cluster-wide dynamic config,
-which is never removed, and no broker has its own value. A change clears the eligible replicas of
-the topics that it affects. Source: Kafka's `ConfigurationControlManager`.
+same value. Invariants: while the feature `eligible.leader.replicas.version` is finalized, the value
+is a cluster-wide dynamic config. This config is never removed, and no broker has its own value. A
+change to the value clears the eligible replicas of the affected topics. Source: Kafka's
+`ConfigurationControlManager`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _ALL_BROKERS = (ConfigResourceType.BROKER, "")
 
 
 def safety_records(metadata: ClusterMetadata, config: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records that are necessary before the feature takes effect.
+    """Return the records that must be written before eligible leader replicas are enabled.
 
-    The value in the controller's config becomes the cluster-wide value, unless there already is
-    one. The values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
+    The value in the controller's config becomes the cluster-wide value if there is none yet. The
+    values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
     """
     records = []
     if MIN_INSYNC_REPLICAS not in metadata.configs(*_ALL_BROKERS):
@@ -45,7 +46,7 @@ def check_change(
     name: str,
     changed: Mapping[str, str | None],
 ) -> None:
-    """Raise ApiError (INVALID_CONFIG) if the changed configs of a resource violate the invariant.
+    """Raise ApiError (INVALID_CONFIG) if the changed configs of a resource violate an invariant.
 
     The value of a removed config is None.
     """

@@ -1,9 +1,10 @@
 """Partition reassignments, which move replicas to other brokers.
 
 A reassignment has two stages. The controller first adds the new replicas to the existing ones.
-`adding_replicas` and `removing_replicas` contain the difference. When the ISR contains all target
-replicas, `elections.change_partition` drops the removing replicas. A reassignment completes
-immediately if it only drops or reorders in-sync replicas.
+`adding_replicas` contains the new replicas, and `removing_replicas` contains the existing replicas
+that are not target replicas. When the ISR contains all target replicas,
+`elections.change_partition` drops the removing replicas. A reassignment completes immediately if it
+only drops or reorders in-sync replicas.
 
 Purpose: create the records that start and cancel reassignments. Invariant: a cancellation restores
 the previous replicas. Source: KIP-455, `PartitionReassignmentReplicas` and

@@ -29,9 +29,9 @@ class UnreadableRecordError(Exception):
 class RegisterBrokerRecord:
     """The registration of a broker with its listeners.
 
-    `host` and `port` are the address that other brokers use. In records without `listeners`, it is
-    the only address. A broker has a new `incarnation_id` and a higher `broker_epoch` each time it
-    starts.
+    `host` and `port` are the address that other brokers use. In records without `listeners`, this
+    address is the only one. A broker has a new `incarnation_id` and a higher `broker_epoch` each
+    time it starts.
     """
 
     broker_id: int
@@ -284,7 +284,7 @@ def _to_json(record: MetadataRecord) -> dict[str, Any]:
 
 def _from_json(values: dict[str, Any]) -> MetadataRecord:
     record_type = _TYPES[values.pop("type")]
-    if record_type is ConfigRecord and "topic" in values:  # Written before brokers had configs.
+    if record_type is ConfigRecord and "topic" in values:  # The older format for topics only.
         values["resource_type"] = ConfigResourceType.TOPIC
         values["resource_name"] = values.pop("topic")
     for name, value in values.items():

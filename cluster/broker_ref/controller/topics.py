@@ -93,7 +93,7 @@ class TopicPlanner:
         """Return the new topic and its records, or raise ApiError if the request is invalid.
 
         `planned` contains the names of the topics that are created in the same commit, by metric
-        name. The new topic is added to it.
+        name. The new topic is added to `planned`.
         """
         self._check_new_name(new.name, planned)
         configs = check_topic_configs(new.configs, defaults=self._topic_defaults)

@@ -2,8 +2,8 @@
 
 The valid changes are written in one commit. As in `kafka.server.ConfigAdminManager`, a repeated
 resource, a repeated config, a missing value and an unknown resource type are rejected with
-INVALID_REQUEST. The levels of loggers are not part of the metadata: a broker changes them itself
-(see `broker_ref.node.alter_configs_preprocessing`), and AlterConfigs rejects them.
+INVALID_REQUEST. Log levels are not part of the metadata. A broker changes its own log levels (see
+`broker_ref.node.alter_configs_preprocessing`). AlterConfigs rejects log levels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker_ref.security.authorizer import AuthHelper
 
 
 class Resource(Protocol):
-    """The fields that the resources of both requests have in common."""
+    """The fields that the resources of AlterConfigs and IncrementalAlterConfigs share."""
 
     @property
     def resource_type(self) -> int:
@@ -67,8 +67,8 @@ def alter_each(
 ) -> AlterConfigsResponse:
     """Alter each resource and return the results.
 
-    `changes` returns the records of a resource, or raises ApiError. This error affects only its own
-    resource. An error of the commit affects all resources.
+    `changes` returns the records of a resource, or raises ApiError. An ApiError affects only its
+    own resource. An error of the commit affects all resources.
     """
     counts = count_resources(resources)
     distinct = {(r.resource_type, r.resource_name): r for r in resources}.values()

@@ -1,7 +1,7 @@
 """ApiVersions (18), versions 0 to 4: the APIs and versions that the controller supports.
 
-It works like `broker_ref.api.k18_api_versions`, but returns the APIs of the controller. Source:
-`kafka.server.ControllerApis.handleApiVersionsRequest`.
+The handler works like `broker_ref.api.k18_api_versions`, but returns the APIs of the controller.
+Source: `kafka.server.ControllerApis.handleApiVersionsRequest`.
 """
 
 from __future__ import annotations

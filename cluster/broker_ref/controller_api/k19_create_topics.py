@@ -139,7 +139,7 @@ def handle(
 def _described(
     context: ControllerContext,
 ) -> Callable[[Mapping[str, str]], tuple[ConfigResponse, ...]]:
-    """Return a function that describes a topic's configs, and remembers its results.
+    """Return a function that describes a topic's configs and caches its results.
 
     Most topics of a request have the same configs.
     """

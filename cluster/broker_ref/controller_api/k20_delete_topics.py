@@ -73,7 +73,8 @@ def handle(
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
     counts = Counter(requested)
     found = {topic: _find(context, topic) for topic in counts}
-    # A topic with a repeated id cannot be deleted by name. A repeated name does not affect ids.
+    # If an id is repeated, the topic cannot be deleted by name either. If a name is repeated, the
+    # topic can still be deleted by id.
     named = Counter(
         target.topic_id
         for topic, target in found.items()

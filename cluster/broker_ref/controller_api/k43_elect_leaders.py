@@ -2,10 +2,11 @@
 
 Election type 0 elects the preferred leader if it is active and in the ISR. Otherwise the error is
 PREFERRED_LEADER_NOT_AVAILABLE. Version 0 supports only this type. Election type 1 elects any active
-replica if the partition has no leader, even if the topic's config does not allow it. The error is
-ELIGIBLE_LEADERS_NOT_AVAILABLE if there is no active replica. If no election is needed, the
-partition gets ELECTION_NOT_NEEDED, or is omitted if all partitions are requested. Other election
-types are rejected with INVALID_REQUEST. Source: `kafka.server.ControllerApis.handleElectLeaders`.
+replica if the partition has no leader, even if the topic's config does not allow unclean elections.
+The error is ELIGIBLE_LEADERS_NOT_AVAILABLE if there is no active replica. If no election is needed,
+the partition gets ELECTION_NOT_NEEDED, or is omitted if all partitions are requested. Other
+election types are rejected with INVALID_REQUEST. Source:
+`kafka.server.ControllerApis.handleElectLeaders`.
 """
 
 from __future__ import annotations

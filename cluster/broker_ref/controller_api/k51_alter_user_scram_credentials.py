@@ -2,7 +2,7 @@
 
 The request contains salted passwords. Only the keys derived from them are stored. Each user has its
 own error: DUPLICATE_RESOURCE if the request contains the user more than once, RESOURCE_NOT_FOUND if
-the removed credential does not exist, UNSUPPORTED_SASL_MECHANISM for an unknown mechanism, and
+the credential to remove does not exist, UNSUPPORTED_SASL_MECHANISM for an unknown mechanism, and
 UNACCEPTABLE_CREDENTIAL for an empty name or an invalid number of iterations. Source:
 `org.apache.kafka.controller.ScramControlManager`.
 """

@@ -1,9 +1,8 @@
 """Load a coordinator's partition in bounded steps.
 
 The loader passes all batches of the log to a callback. It reads a limited number of bytes in each
-step, so that a broker that loads a large partition can serve other requests between the steps.
-Invariant: each batch below the initial log end offset is passed once, in order. Source: Kafka's
-`CoordinatorLoaderImpl`.
+step. The broker can serve other requests between the steps. Invariant: each batch below the initial
+log end offset is passed once, in order. Source: Kafka's `CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ STEP_BYTES: Final = 1 << 18
 
 
 class CoordinatorLoader:
-    """Reads a coordinator's partition up to the log end offset that it had when loading began."""
+    """Reads a coordinator's partition up to the initial log end offset."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset

@@ -59,7 +59,7 @@ class PendingWrite:
             self._done.append(done)
 
     def finish(self, outcome: ErrorCode, now_ms: int) -> None:
-        """Set the outcome, unless it has already been set."""
+        """Set the outcome if it is not yet set."""
         if self._outcome is not None:
             return
         self._outcome = outcome
@@ -93,7 +93,7 @@ class CoordinatorPartitionWriter:
 
     @property
     def last(self) -> PendingWrite:
-        """The last write that is still pending, or a complete one."""
+        """The last pending write, or a complete write if none is pending."""
         return self._pending[-1] if self._pending else NOTHING_WRITTEN
 
     def append(
@@ -180,7 +180,7 @@ class CoordinatorPartitionWriter:
     def abandon(self, now_ms: int) -> None:
         """Fail all pending writes with NOT_COORDINATOR.
 
-        The new coordinator determines whether they were replicated.
+        The new coordinator determines whether the writes were replicated.
         """
         while self._pending:
             self._pending.popleft().finish(ErrorCode.not_coordinator, now_ms)

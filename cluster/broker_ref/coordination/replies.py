@@ -2,7 +2,7 @@
 
 A coordinator returns a `Reply` for a request that may have to wait for other members or for
 replication. Invariants: only the first completion has an effect, and it wakes the waiting request.
-Each reply is its own purgatory key, so that its completion does not trigger checks of other delayed
+Each reply is its own purgatory key, so its completion does not trigger checks of other delayed
 operations.
 """
 
@@ -32,7 +32,7 @@ class Reply(Generic[Result]):
         return self.result is not None
 
     def complete(self, result: Result) -> None:
-        """Set the result, unless it has already been set."""
+        """Set the result if it is not yet set."""
         if self.result is None:
             self.result = result
             self._wake(self)

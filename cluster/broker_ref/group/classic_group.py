@@ -274,7 +274,7 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribed_of(self, topics: Set[str]) -> Set[str]:
-        """Return those of `topics` to which a member subscribes or may subscribe."""
+        """Return the topics in `topics` to which a member subscribes or may subscribe."""
         if self.subscribed_topics is None:
             return topics if self.uses_consumer_protocol else frozenset()
         return self.subscribed_topics & topics

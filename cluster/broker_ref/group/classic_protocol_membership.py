@@ -6,7 +6,7 @@
                 assignment, the member must confirm a revocation, or partitions became free
 
 Purpose: let members that use the classic protocol share a group with members that use the consumer
-protocol. The group has no leader: the coordinator calculates the assignments. Invariants: as in
+protocol. The group has no leader: the coordinator calculates the assignments. Invariants: see
 `ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
 other requests in Kafka's `GroupMetadataManager`.
 """
@@ -78,7 +78,7 @@ class ClassicProtocolMembership:
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
-        """Add a member, or let it rejoin. The reply completes when the records are replicated."""
+        """Add or update a member. The reply completes when the records are replicated."""
         reply: Reply[JoinResult] = Reply(self._wake)
         try:
             result, write = self._join(request, now_ms)
@@ -230,7 +230,7 @@ class ClassicProtocolMembership:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Renew the session of a member. Return REBALANCE_IN_PROGRESS if it must rejoin.
+        """Renew a member's session. Return REBALANCE_IN_PROGRESS if the member must rejoin.
 
         Raises: ApiError (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION).
         """
@@ -253,7 +253,7 @@ class ClassicProtocolMembership:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
     ) -> tuple[LeaveResult, PendingWrite]:
-        """Remove members of either protocol.
+        """Remove members that use either protocol.
 
         Return the results and the write that must be replicated before the reply is sent. Raises:
         ApiError if the records cannot be written.

@@ -54,7 +54,7 @@ RETRY_BACKOFF_MS: Final = 500
 
 
 Adopt = Callable[[ClassicGroup, str | None, int], None]
-"""A function that takes over a classic group, and starts a rebalance if the reason is not None."""
+"""Takes over a classic group. The second argument is the reason for a rebalance, or None."""
 
 
 class ConsumerMembership:
@@ -157,7 +157,7 @@ class ConsumerMembership:
         return self.manager.result(request, update), write
 
     def _group_for(self, request: ConsumerHeartbeat, changes: list[Change]) -> ConsumerGroup:
-        """Return the group of a heartbeat. A joining member can create it.
+        """Return the group of a heartbeat. A joining member can create the group.
 
         A classic group is deleted if it is empty, and converted if it has members. `changes`
         receives the records.
@@ -213,7 +213,7 @@ class ConsumerMembership:
     ) -> PendingWrite:
         """Remove members. Convert the group if only members with the classic protocol remain.
 
-        The group is converted only if `group.consumer.migration.policy` allows it.
+        The group is converted only if `group.consumer.migration.policy` allows the conversion.
         Raises: ApiError if the records cannot be written.
         """
         if is_downgraded_by_leaving(group, members, self.manager.config):
@@ -233,15 +233,15 @@ class ConsumerMembership:
         joining: ConsumerGroupMember | None = None,
         rebalances: bool,
     ) -> PendingWrite:
-        """Convert a group to a classic group. `changes` contains records of `joining`.
+        """Convert a group to a classic group. `changes` contains the records of `joining`, if any.
 
-        Raises: ApiError (GROUP_ID_NOT_FOUND for an invalid version of a subscription, or if the
-        records cannot be written).
+        Raises: ApiError (GROUP_ID_NOT_FOUND if a subscription has an invalid version, or another
+        error code if the records cannot be written).
         """
         classic = downgraded_group(group, self._metadata, now_ms, leaving=leaving, joining=joining)
         assignments = {one.member_id: one.assignment for one in classic.members.values()}
         before = tuple(group.members)
-        # `changes` removes the member that `joining` replaces.
+        # `changes` already contains the tombstones of the member that `joining` replaces.
         tombstones = group_tombstones(group, before if joining is None else classic.members)
         write = self.write([*changes, *tombstones, group_record(classic, assignments)], now_ms)
         logger.info(
@@ -263,7 +263,7 @@ class ConsumerMembership:
     # Writes
 
     def write(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
-        """Append and apply records. A write without records waits for the previous one."""
+        """Append and apply records. A write without records waits for the previous write."""
         if not changes:
             return self.last_write(now_ms)
         write = self._shard.write(changes, now_ms)
@@ -272,9 +272,10 @@ class ConsumerMembership:
         return write
 
     def last_write(self, now_ms: int) -> PendingWrite:
-        """Return the last write of the shard. It may already be complete.
+        """Return the last write of the shard. The write may already be complete.
 
-        Without a write, return one that completes when the loaded records are replicated.
+        If nothing was written, return a write that completes when the loaded records are
+        replicated.
         """
         last = self._shard.writes.last
         return self._shard.await_loaded_records(now_ms) if last is NOTHING_WRITTEN else last
@@ -415,7 +416,7 @@ class ConsumerMembership:
             try:
                 self.write(self.manager.regexes_resolved(group, resolved, time_ms), time_ms)
             except ApiError as error:
-                # A later heartbeat resolves them again.
+                # A later heartbeat resolves the expressions again.
                 logger.warning(
                     "Failed to store the regular expressions of group %r: %s", group_id, error
                 )

@@ -6,9 +6,9 @@
     assignment    int16 version, array of partitions (topic, array of int32), nullable bytes
                   user_data
 
-Purpose: decode what classic members report, and encode assignments for them. Strings and bytes
-start with their length (int16 and int32). Values of unknown later versions are decoded as the last
-known version. Source: Kafka's `ConsumerProtocol`.
+Purpose: decode the subscriptions and assignments of classic members, and encode assignments.
+Strings and bytes start with their length (int16 and int32). A value of an unknown later version is
+decoded as a value of the last known version. Source: Kafka's `ConsumerProtocol`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NULL: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The subscription of a member. `owned` contains the partitions that it owns, by topic."""
+    """The subscription of a member. `owned` contains the member's partitions, by topic."""
 
     version: int
     topics: tuple[str, ...]

@@ -258,7 +258,8 @@ class GroupCoordinator:
     def _named_shard(self, group_id: str) -> OwnedShard:
         """Return the shard of a group.
 
-        Raises: ApiError (INVALID_GROUP_ID if the group id is empty), and the errors of `_shard`.
+        Raises: ApiError (INVALID_GROUP_ID if the group id is empty). Also raises the same errors
+        as `_shard`.
         """
         if not group_id:
             raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
@@ -275,7 +276,7 @@ class GroupCoordinator:
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
         """Handle a JoinGroup request. The reply completes when the next generation starts."""
         try:
-            # As in Kafka, the session timeout is checked before the coordinator.
+            # As in Kafka, check the session timeout before the shard of the group.
             if request.group_id:
                 self._check_session_timeout(request.session_timeout_ms)
             owned = self._named_shard(request.group_id)
@@ -307,7 +308,7 @@ class GroupCoordinator:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Handle a Heartbeat request. It always succeeds while the group is being loaded."""
+        """Handle a Heartbeat request. The request succeeds while the group is being loaded."""
         try:
             return (
                 self._named_shard(group_id)
@@ -427,9 +428,9 @@ class GroupCoordinator:
     ) -> Reply[ErrorCode]:
         """Write a transaction marker to a partition, and commit or remove its pending offsets.
 
-        The reply completes when the marker is replicated. It contains the error code that the
-        transaction coordinator expects, for example NOT_LEADER_OR_FOLLOWER if this broker has not
-        loaded the partition.
+        The reply completes when the marker is replicated. The reply contains the error code that
+        the transaction coordinator expects, for example NOT_LEADER_OR_FOLLOWER if this broker has
+        not loaded the partition.
         """
         owned = self._owned.get(partition_index)
         if owned is None or owned.shard.state is not ShardState.ACTIVE:

@@ -53,7 +53,7 @@ class Loading:
         self._simple_groups: dict[str, None] = {}
 
     def step(self, now_ms: int) -> bool:
-        """Replay the next part of the log. Return whether it was the last part."""
+        """Replay the next part of the log. Return True after the last part."""
         partition = self._shard.partition
         try:
             if not self._log.step(self._take):

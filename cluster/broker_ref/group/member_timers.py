@@ -1,7 +1,7 @@
 """The timers of the members of consumer groups.
 
-Invariant: a member has at most one timer of each kind, and a new one replaces it. Source: Kafka's
-`CoordinatorTimer` and the keys in `GroupMetadataManager`.
+Invariant: a member has at most one timer of each kind. A new timer replaces the previous one.
+Source: Kafka's `CoordinatorTimer` and the keys in `GroupMetadataManager`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker_ref.schedule import Schedule, Timer
 
 
 class TimerKind(Enum):
-    """What a member must do before the timer expires."""
+    """The kind of a timer: the action that a member must perform before the timer expires."""
 
     SESSION = "send a heartbeat"
     REBALANCE = "revoke partitions"

@@ -113,8 +113,8 @@ class Member:
     """A member with its settings, its assignment and its pending requests.
 
     `is_new` is True until the member's first rebalance completes. Until then, the member cannot
-    send heartbeats, and a pending request does not keep it alive. Each heartbeat extends
-    `session_deadline_ms`. If the timer fires before this deadline, it is restarted.
+    send heartbeats, and a pending request does not count as a heartbeat. Each heartbeat extends
+    `session_deadline_ms`. If `session_timer` fires before this deadline, the timer is restarted.
     """
 
     member_id: str
@@ -143,7 +143,7 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the member need not send heartbeats because one of its requests is pending."""
+        """Whether a pending JoinGroup or SyncGroup request of the member counts as a heartbeat."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:

@@ -169,8 +169,8 @@ class Membership:
         if group.state in STATES_OF_A_GENERATION and member.protocols == request.protocols:
             leads = group.is_leader(member.member_id)
             if group.state is GroupState.COMPLETING_REBALANCE or not leads:
-                # The previous response may have been lost, so it is sent again. However, if the
-                # leader of a stable group rejoins, the group rebalances.
+                # The previous response may have been lost, so the response is sent again. However,
+                # if the leader of a stable group rejoins, the group rebalances.
                 reply.complete(self._rebalance.joined(group, member))
                 return
         self._update(group, member, request, reply)

@@ -62,9 +62,9 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     The generation becomes the epoch of the group and of its members. A classic group that has not
     completed a rebalance has generation 0, which is not a valid epoch of a member.
 
-    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, if its assignment
-    contains data of a client-side assignor, which would be lost, or if a partition is assigned to
-    two members).
+    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid or a partition is
+    assigned to two members). The error is the same if an assignment contains data of a client-side
+    assignor, because the conversion would lose this data.
     """
     epoch = max(group.generation_id, FIRST_EPOCH)
     try:
@@ -198,7 +198,7 @@ def embedded_assignment(
 ) -> bytes:
     """Encode an assignment in the version of a member's subscription.
 
-    Topics that do not exist are omitted. The rest of the subscription may be invalid. Raises:
+    Topics that do not exist are omitted. Only the version of the subscription is read. Raises:
     MalformedRequestError for an invalid version.
     """
     topics = metadata.topics_by_id

@@ -2,8 +2,8 @@
 
 Purpose: store the offsets of the groups in one partition of `__consumer_offsets`. OffsetFetch
 returns only replicated offsets, while changes are based on all offsets in the leader's log.
-Invariant: the store keeps all values of an offset that may still be read, each with the high
-watermark at which it is replicated. `remove_obsolete` removes obsolete values. Source: Kafka's
+Invariant: the store keeps every value that may still be read, with the high watermark at which the
+value is replicated. `remove_obsolete` removes all other values. Source: Kafka's
 `OffsetMetadataManager`.
 """
 
@@ -28,11 +28,11 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A committed offset (`value`, None if deleted) with the position of its record in the log.
+    """A committed offset, with the position of its record in the log.
 
-    The value is replicated when the high watermark reaches `required_offset`. `record_offset` is
-    the offset of its record. In a transaction, `required_offset` is the offset after the commit
-    marker, which follows the record.
+    `value` is None if the offset was deleted. The value is replicated when the high watermark
+    reaches `required_offset`. `record_offset` is the offset of its record. In a transaction,
+    `required_offset` is the offset after the commit marker, which follows the record.
     """
 
     required_offset: int
@@ -142,7 +142,7 @@ class OffsetStore:
 
 
 def offsets_topic(config: BrokerConfig) -> NewTopic:
-    """Return the topic `__consumer_offsets`, which a broker creates when it is first needed."""
+    """Return the topic `__consumer_offsets`, which is created when it is first needed."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         partition_count=config.offsets_topic_num_partitions,

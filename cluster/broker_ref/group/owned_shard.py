@@ -76,8 +76,8 @@ class OwnedShard:
     def is_outdated(self, partition: Partition) -> bool:
         """Return whether the groups must be loaded again from `partition`.
 
-        This is the case if the partition was opened again, or if its leader epoch has increased
-        after a failed load (`CoordinatorRuntime.scheduleLoadOperation`).
+        The groups are outdated if the partition was opened again, or if its leader epoch has
+        increased after a failed load (`CoordinatorRuntime.scheduleLoadOperation`).
         """
         has_failed = self.shard.state is ShardState.FAILED
         is_elected_again = partition.leader_epoch > self._leader_epoch

@@ -2,8 +2,8 @@
 
 Purpose: wait until all members have rejoined or the rebalance timeout has passed, start the
 generation with the members that have rejoined, and remove members whose sessions expire.
-Invariants: each pending request completes when its phase ends, and a Dead group never changes.
-Source: the part of Kafka's `GroupMetadataManager` for classic groups.
+Invariants: each pending request completes when the join or sync phase ends, and a Dead group never
+changes. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalProducer:
-    """The producer of a transactional write, and the guard that allows its first append."""
+    """The producer of a transactional write, and the verification guard for its first append."""
 
     producer_id: int
     producer_epoch: int
@@ -130,8 +130,8 @@ class Shard:
     def await_loaded_records(self, now_ms: int) -> PendingWrite:
         """Return a write that completes when the loaded records are replicated.
 
-        Until then, another leader could remove them. Kafka does not wait, so a member can receive
-        an assignment that the next coordinator does not know.
+        Until then, another leader could truncate these records. Kafka does not wait, so a member
+        can receive an assignment that the next coordinator does not know.
         """
         if self.high_watermark >= self._loaded_end_offset:
             return NOTHING_WRITTEN
@@ -236,7 +236,7 @@ class Shard:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Apply a record. It is replicated when the high watermark reaches `required_offset`."""
+        """Apply a record, which is replicated when the high watermark reaches `required_offset`."""
         topic_partition = _topic_partition(key)
         if value is not None and producer_id != NO_PRODUCER_ID:
             pending = PendingOffset(value=value, record_offset=record_offset)
@@ -346,7 +346,7 @@ class Shard:
             records,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            base_sequence=0,  # As in Kafka. The log does not check the sequences of a coordinator.
+            base_sequence=0,  # As in Kafka; the log ignores the sequences of coordinators.
             is_transactional=True,
         )
         return self.partition.append(
@@ -359,7 +359,7 @@ class Shard:
 
 
 def is_empty(group: Group) -> bool:
-    """Return whether a group has no members, so that it can be deleted."""
+    """Return whether a group has no members. Only such a group can be deleted."""
     return group.state in (GroupState.EMPTY, ConsumerGroupState.EMPTY)
 
 

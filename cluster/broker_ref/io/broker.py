@@ -86,7 +86,8 @@ class NodeConnections:
 class BrokerSecurity:
     """The listeners of a broker, their settings, and their TLS contexts by listener name.
 
-    `brokers` and `controller` are for connections to other brokers and to the controller.
+    `brokers` and `controller` are the settings for connections to other brokers and to the
+    controller.
     """
 
     listeners: Listeners

@@ -33,7 +33,7 @@ class CertificateAuthority:
 
     If the key does not exist, a new CA is created, and clients must trust the new `ca.pem`.
 
-    Raises: ValueError if its files are corrupt, OSError.
+    Raises: ValueError if the files are corrupt, OSError.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -67,7 +67,7 @@ class CertificateAuthority:
         """Return the PEM file `NAME.pem` with a private key (PKCS #8) and its certificate.
 
         `names` are host names and IP addresses. The certificate is for servers and clients. An
-        existing file is kept while its certificate has these names and does not expire soon.
+        existing file is reused if its certificate contains these names and does not expire soon.
         """
         path = self._directory / f"{name}.pem"
         subjects = list(dict.fromkeys(_general_name(each) for each in names))

@@ -103,7 +103,7 @@ class Cluster:
     def address(self, broker_id: int, listener: int = 0) -> str:
         """Return the address of a broker in the form `127.0.0.1:PORT`.
 
-        If the config `listeners` is set, `listener` is the index of a listener in it.
+        If the config `listeners` is set, `listener` is the index of a listener in this config.
         """
         self._require_known(broker_id)
         return f"{_HOST}:{self._reservations[broker_id][listener].port}"
@@ -113,10 +113,10 @@ class Cluster:
     ) -> ClientSettings:
         """Return the settings that a client needs to connect.
 
-        The methods of `ClientSettings` return them in the format of each client library. `user` is
-        `client` or `admin`. `mechanism` is a SASL mechanism of the cluster's `security`. The
-        default is the first one. Without `security`, the settings are those of a PLAINTEXT
-        listener. Raises: ClusterError if the user or the mechanism does not exist.
+        The methods of `ClientSettings` return the settings in the format of each client library.
+        `user` is `client` or `admin`. `mechanism` is a SASL mechanism of the cluster's `security`.
+        The default is the first mechanism. Without `security`, the settings are those of a
+        PLAINTEXT listener. Raises: ClusterError if the user or the mechanism does not exist.
         """
         if self._secured is None:
             return ClientSettings(bootstrap_servers=self.bootstrap_servers)

@@ -2,16 +2,16 @@
 
 The connection implements Kafka's framing (a signed 32-bit big-endian length, followed by that many
 bytes) on an asyncio transport. Invariants: a length is checked before any byte of the request is
-stored. A request uses memory for the bytes that have arrived and at most one more piece, regardless
-of its declared length. The node handles one request per connection at a time. While a client does
-not read its responses, no further requests from it are handled.
+stored. A request uses memory for the bytes that have arrived and for at most one more buffer,
+regardless of its declared length. The node handles one request per connection at a time. If a
+client stops reading its responses, the node stops handling its requests.
 
-A large request is received in pieces that are joined at the end. This requires one copy, but is
+A large request is received in pieces that are joined at the end. The join requires one copy, but is
 four times as fast as growing a single buffer.
 
 With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
-bytes in the buffer of the socket's transport, so responses are passed to it in pieces, and only
-while it accepts them.
+bytes in the buffer of the socket's transport, so responses are passed to the TLS transport in
+pieces, and only while it accepts them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FRAME_LENGTH_BYTES = 4
 IDLE_BUFFER_BYTES = 8 * 1024
 _FIRST_PIECE_BYTES = 64 * 1024
 _NEXT_PIECE_BYTES = 256 * 1024
-# The size of the pieces in which responses are passed to a TLS transport, and of its buffer.
+# The size of a TLS transport's buffer, and of the response pieces that are passed to it.
 _TLS_PIECE_BYTES = 64 * 1024
-# Responses up to this size are copied, so that the length and the response are sent together.
+# Responses up to this size are copied to send the length and the response together.
 _SMALL_RESPONSE_BYTES = 64 * 1024
 
 
@@ -49,7 +49,10 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
     def runnable(self, connection: Connection) -> None:
-        """Handle an available request or continue to read. Called after each change."""
+        """Handle an available request or continue to read.
+
+        A connection calls this method after each change of its state.
+        """
 
     def closed(self, connection: Connection, error: Exception | None) -> None: ...
 
@@ -62,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.connection_id = connection_id
         self.listener = listener
-        self.request_bytes_max: int | None = None  # The limit during the login.
+        self.request_bytes_max: int | None = None  # The request size limit during the login.
         self.login_began_seconds: float | None = None
         self.certificate: bytes | None = None  # The client's certificate in DER.
         self.peer = "unknown"
@@ -121,9 +124,9 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Keep the connection open until all responses have been sent.
 
-        A client may close only its sending side. The server cannot distinguish this from a fully
-        closed connection until it sends a response. asyncio does not support half-closed TLS
-        connections.
+        A client may close only its sending side. The server cannot distinguish a half-closed
+        connection from a fully closed one until the server sends a response. asyncio does not
+        support half-closed TLS connections.
         """
         self.is_at_end = True
         self._owner.runnable(self)
@@ -167,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.is_at_end:
                 self.close()  # All responses have been sent, and no more requests will follow.
             elif self._filled_bytes == len(self._buffer):
-                assert frame_bytes is not None  # An idle buffer has room for a length.
+                assert frame_bytes is not None  # An idle buffer has room for the length field.
                 self._add_piece(frame_bytes - arrived_bytes)
             self._read_if_there_is_room()
             return None

@@ -180,5 +180,5 @@ def _certificate_authority(directory: Path) -> CertificateAuthority:
 
 
 def _lines(settings: Mapping[str, str]) -> str:
-    """Return the settings in librdkafka's format, which has no escapes."""
+    """Return the settings in librdkafka's format, which has no escape sequences."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -119,8 +119,8 @@ class DiskStorage:
         full = self._resolve(path)
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
-                # After a power failure, the old name could otherwise refer to a log that lacks some
-                # files.
+                # Make an earlier rename durable first. Otherwise, after a power failure, the old
+                # name could refer to a log that lacks some files.
                 self._descriptors.ensure_synced(full.parent)
                 self._descriptors.entries_changed(full)
                 self._descriptors.with_room(lambda: shutil.rmtree(full))
@@ -215,7 +215,8 @@ class _Descriptors:
         self._synced: set[Path] = set()
         """The directories whose own entries and whose parents' entries are durable.
 
-        Entries that an earlier process created may not be durable: it may have been killed.
+        Entries from an earlier process are possibly not durable, because the process may have been
+        killed.
         """
 
     def get(self, full: Path) -> int:
@@ -256,7 +257,7 @@ class _Descriptors:
         self._synced.add(full)
 
     def ensure_synced(self, full: Path) -> None:
-        """Make the entries of a directory durable, unless they already are."""
+        """Make the entries of a directory durable, unless they are already durable."""
         if full not in self._synced:
             self.sync_directory(full)
 

@@ -4,7 +4,8 @@ A full collection visits all objects of the process. With thousands of partition
 event loop for hundreds of milliseconds. Most of these objects live as long as their partition, and
 reference counting frees them. Therefore, objects that survive a full collection are frozen, and
 later collections do not visit them. Cycles of frozen objects are freed only after all objects are
-unfrozen. This happens before a full collection if the number of frozen objects has doubled.
+unfrozen. All objects are unfrozen before a full collection if the number of frozen objects has
+doubled.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _content(url: str, trust_store: Store | None) -> bytes:
         with opener.open(url, timeout=REQUEST_TIMEOUT_SECONDS) as response:
             content: bytes = response.read(RESPONSE_BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
-        error.close()  # The error is also the response.
+        error.close()  # The error object is also the HTTP response.
         raise
     if len(content) > RESPONSE_BYTES_MAX:
         raise InvalidKeySetError(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
@@ -150,7 +150,7 @@ async def _in_thread(function: Callable[[], _Result]) -> _Result:
     future: asyncio.Future[_Result] = loop.create_future()
 
     def finish(result: _Result | None, error: Exception | None) -> None:
-        if future.done():  # It was cancelled.
+        if future.done():  # The future was cancelled.
             return
         if error is not None:
             future.set_exception(error)

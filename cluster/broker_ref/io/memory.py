@@ -2,8 +2,8 @@
 
 The limit corresponds to Kafka's `queued.max.request.bytes`, but a connection is charged for its
 buffer, not for the request length that its client has sent. Invariant: the total is at most
-`bytes_max`. The oldest request is an exception: it always gets memory, so that at least one request
-can be completed.
+`bytes_max`. The oldest request is an exception: it always gets memory, so at least one request can
+be completed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RequestMemory:
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
         """Request a total of `held_bytes` for a connection. Return whether the memory was granted.
 
-        If not, the connection must wait until `release` returns its id.
+        If the memory was not granted, the connection must wait until `release` returns its id.
         """
         self._held_bytes.setdefault(connection_id, 0)
         if self._grant(connection_id, held_bytes):

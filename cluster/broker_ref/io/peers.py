@@ -1,11 +1,10 @@
 """A node's connections to other nodes.
 
 `Peers` performs the `SendRequest` and `CloseChannel` effects, and returns responses as events.
-There is one connection per channel, which is opened when it is needed. If the channel uses SASL,
-the node first logs in, and logs in again before its session expires. Invariants: each request
-results in one event. Responses are matched by correlation id. If a connection is lost, its pending
-requests fail, and the next request opens the channel again. After `close`, no connections or tasks
-remain.
+Each channel has one connection, which is opened when it is needed. If the channel uses SASL, the
+node first logs in, and logs in again before its session expires. Invariants: each request results
+in one event. Responses are matched by correlation id. If a connection is lost, its pending requests
+fail, and the next request opens the channel again. After `close`, no connections or tasks remain.
 """
 
 from __future__ import annotations

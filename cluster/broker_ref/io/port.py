@@ -2,9 +2,8 @@
 
 While a broker is down, no other server and no outgoing connection of a client may use its port. The
 kernel selects the ports of outgoing connections from the same range, and a client that connects to
-a closed port can even end up connected to itself. Invariant: a reserved port is bound but does not
-listen. Connection attempts are therefore refused, but a listener with SO_REUSEADDR can bind the
-port.
+a closed port can even connect to itself. Invariant: a reserved port is bound but does not listen.
+Connection attempts are therefore refused, but a listener with SO_REUSEADDR can bind the port.
 """
 
 from __future__ import annotations

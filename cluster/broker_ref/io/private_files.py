@@ -1,4 +1,4 @@
-"""Creates files and directories for secrets. Only their owner can read them."""
+"""Creates files and directories for secrets. Only the owner has access."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class BrokerProcess:
         """Stop the process cleanly (SIGTERM) and return its exit code.
 
         Raises: BrokerProcessError if the process is not running or does not exit in time. In the
-        latter case, it is killed.
+        latter case, the process is killed.
         """
         process = self._running()
         process.terminate()

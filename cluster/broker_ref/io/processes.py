@@ -1,6 +1,6 @@
 """A cluster with one process per broker, for the command line.
 
-The controller runs in this process and each broker in a child process, until a stop signal is
+The controller runs in this process, and each broker runs in a child process, until a stop signal is
 received. Invariant: no child process outlives `run`. If this process is killed, its child processes
 stop too, because their stdin is a pipe from this process. If a broker exits unexpectedly, an error
 is logged and the other brokers continue.

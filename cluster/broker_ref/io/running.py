@@ -45,7 +45,7 @@ def starting(
     """Lock the data directory and open the listening sockets.
 
     If the start fails, the sockets are closed and the directory is unlocked. The sockets are bound
-    before logs are recovered, so that a port that is in use is reported immediately. Errors in the
+    before the logs are recovered, so the start fails immediately if a port is in use. Errors in the
     block are raised as BrokerStartError.
     """
     try:
@@ -66,8 +66,8 @@ def starting(
 class RunningNode:
     """A node that runs within one event loop.
 
-    `ended` completes when the node has stopped, with a BrokerStartError if the node could not
-    continue.
+    `ended` completes when the node has stopped. If the node could not continue, the exception of
+    `ended` is a BrokerStartError.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed. Everything else is closed.
+        Raises: LogError or StorageError if a log could not be flushed. All other parts are closed.
         """
         try:
             await self.server.stop()
@@ -150,7 +150,7 @@ class RunningNode:
             self.ended.set_result(None)
         else:
             self.ended.set_exception(error)
-            self.ended.exception()  # Marks the exception as retrieved; callers may ignore it.
+            self.ended.exception()  # Mark the exception as retrieved.
 
 
 async def wait_for_stop(stop_requested: asyncio.Event, *ended: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 """The asyncio server of one sans-IO node.
 
-The server accepts clients, passes their requests to the node, performs the effects of the node
-(including requests to other nodes), and calls the node at its deadlines. It also limits the
+The server accepts clients, passes their requests to the node, carries out the effects that the node
+returns (including requests to other nodes), and calls the node at its deadlines. It also limits the
 resources that malicious or slow clients can use. Invariants: no client can stop the server or block
 other clients. If the node raises an exception, the exception is logged with its traceback, and the
 connection that caused it is closed. After `stop`, no timer or socket remains.
@@ -422,7 +422,8 @@ class Server:
                 )
             elif (
                 still_ms > self._limits.connection_idle_ms_max
-                # A client may be idle while it waits for a response, unless it has closed its side.
+                # A client may be idle while it waits for a response, unless it closed its sending
+                # side.
                 and (connection.is_at_end or not connection.is_in_progress)
                 and not self.memory.is_waiting(connection.connection_id)
             ):
@@ -464,7 +465,7 @@ class Server:
     def _bound_unsent_bytes(self, added_bytes: int) -> None:
         """While the limit is exceeded, drop the clients that have been stalled the longest.
 
-        The bytes are counted only if the limit may be exceeded, so that a response does not
+        The bytes are counted only if the limit may be exceeded. Otherwise, each response would
         require a visit to all connections.
         """
         self._unsent_bytes_max += added_bytes

@@ -92,11 +92,11 @@ def _load_key_store(context: ssl.SSLContext, store: Store) -> None:
 
 
 class _Handshake:
-    """A context for one connection that keeps the alert of a failed handshake.
+    """A TLS context of one connection. It keeps the alert of a failed handshake.
 
     asyncio closes the connection when a handshake fails, without sending the alert that
-    contains the reason. If `has_begun`, an asyncio transport owns `client` and closes it. If
-    `is_complete`, the protocol of the connection owns this transport.
+    contains the reason. If `has_begun` is True, an asyncio transport owns `client` and closes the
+    socket. If `is_complete` is True, the protocol of the connection owns this transport.
     """
 
     def __init__(self, context: ssl.SSLContext, client: socket.socket) -> None:

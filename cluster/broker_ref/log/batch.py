@@ -136,7 +136,8 @@ class BatchHeader(NamedTuple):
         """Return the codec. Raises: LogError(UNKNOWN_SERVER_ERROR) for an unknown codec."""
         codec = self.attributes & COMPRESSION_MASK
         if codec > Compression.ZSTD:
-            # Kafka also returns this error code, because the exception is not handled.
+            # Kafka also returns this error code, because it does not handle its exception for
+            # unknown codecs.
             raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
         return Compression(codec)
 
@@ -336,7 +337,7 @@ def decode_records(
 ) -> Iterator[Record]:
     """Yield the records of a complete batch whose CRC has been checked.
 
-    Raises, while iterating: LogError(INVALID_RECORD) if the records do not match the header,
+    Raises during iteration: LogError(INVALID_RECORD) if the records do not match the header,
     LogError(CORRUPT_MESSAGE) if the compressed data is corrupt or too large.
     """
     view = memoryview(batch)

@@ -39,7 +39,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file, by partition. Return none if the file is missing.
+    """Return the offsets in a checkpoint file, by partition. A missing file contains no offsets.
 
     Raises: CorruptLogError with the name of the file.
     """

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log. `removals` is `PartitionLog.removals` at its start."""
+    """The compaction of a log. `removals` is `PartitionLog.removals` when the compaction starts."""
 
     key: TopicPartition
     log: PartitionLog

@@ -3,7 +3,7 @@
 1. Read the dirty part of the log and store the offset of the last record of each key in a map,
    until the map is full.
 2. Divide the segments up to the last offset in the map into groups. Copy the retained records of
-   each group to <base offset>.log.cleaned, flush this file, and replace the group with it.
+   each group to <base offset>.log.cleaned, flush this file, and replace the group with the file.
 
 | record at or below the last offset in the map      | retained                                  |
 | -------------------------------------------------- | ----------------------------------------- |
@@ -110,7 +110,7 @@ def _windows(
 def _groups(
     log: PartitionLog, end_offset: int, first_uncleanable_offset: int
 ) -> list[list[LogSegment]]:
-    """Return the groups of segments below `end_offset` to merge (`Cleaner.groupSegmentsBySize`)."""
+    """Group the segments below `end_offset` for merging (`Cleaner.groupSegmentsBySize`)."""
     segments = [s for s in log.segments.between(0, end_offset) if s is not log.segments.active]
     ends = [segment.base_offset for segment in segments[1:]] + [first_uncleanable_offset]
     groups: list[list[LogSegment]] = []
@@ -156,7 +156,7 @@ class _LastBatches:
 
 @dataclass(slots=True, kw_only=True)
 class _Cleaner:
-    """The second phase of a compaction, with the map filled up to `end_offset`."""
+    """The second step of a compaction. The map is filled up to `end_offset`."""
 
     log: PartitionLog
     offsets: OffsetMap
@@ -210,7 +210,8 @@ class _Cleaner:
             else self._retain(header),
             retain_empty=header in last or header.next_offset == self.first_uncleanable_offset,
             is_discardable_marker=may_go and header.is_control,
-            # Tombstones are retained if their horizon exceeds int64. In Kafka, it overflows.
+            # Tombstones are retained if their horizon exceeds int64. In Kafka, the horizon
+            # overflows.
             new_delete_horizon_ms=delete_horizon_ms if delete_horizon_ms <= LONG_MAX else None,
         )
         return b"" if filtered is None else filtered

@@ -113,7 +113,7 @@ def decompressed_pieces(
 
 
 def compressed(compression: Compression, data: bytes) -> bytes:
-    """Compress the encoded records of a batch with Kafka's default level."""
+    """Compress the encoded records of a batch at Kafka's default compression level."""
     if compression is Compression.GZIP:
         return gzip.compress(data, compresslevel=6, mtime=0)
     if compression is Compression.SNAPPY:

@@ -47,7 +47,8 @@ class TopicConfig:
     """The definition of a topic config.
 
     `check` returns the reason why a value is invalid, or None. `server_config` is the broker config
-    that sets the default of the topic config. DescribeConfigs returns it as a synonym.
+    that sets the default of the topic config. DescribeConfigs returns this broker config as a
+    synonym.
     """
 
     name: str
@@ -247,8 +248,8 @@ def check_combination(configs: Mapping[str, str]) -> None:
 class LogConfig:
     """The settings of a log. Times are in milliseconds, sizes in bytes, and -1 means no limit.
 
-    `producer_id_expiration_ms` is a broker config. The constructor does not validate the values, so
-    that tests can use small segments.
+    `producer_id_expiration_ms` is a broker config. The constructor does not validate the values,
+    because tests use small segments.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)

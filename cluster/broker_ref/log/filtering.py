@@ -12,8 +12,8 @@
 | all records are removed, the header is needed   | a header without records                      |
 | all records are removed                         | the batch is removed                          |
 
-Invariants: a batch keeps its first and last offset, so that there are gaps only between batches. In
-a retained record, only the timestamp delta changes.
+Invariants: a batch keeps its first and last offset, so offset gaps exist only between batches. In a
+retained record, only the timestamp delta changes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def filter_batch(
     def kept() -> Iterable[RecordView]:
         return filter(retain, view_records(header, batch)) if held is None else held
 
-    # Batches with more records are decoded twice, so that not all records are in memory at once.
+    # Batches with more records are decoded twice to avoid keeping all records in memory.
     if header.record_count <= _RECORDS_HELD_MAX:
         held = list(kept())
     count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
@@ -94,7 +94,7 @@ def filter_batch(
 def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
     """Yield the record fields that compaction needs, one record of the batch at a time.
 
-    Raises, while iterating: LogError if the records cannot be decoded, or if their offsets do not
+    Raises during iteration: LogError if the records cannot be decoded, or if their offsets do not
     ascend within the batch. The offsets are checked because they determine which records of other
     batches are removed.
     """

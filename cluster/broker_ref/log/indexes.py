@@ -4,9 +4,9 @@
     .timeindex  timestamp int64 | relative offset int32    the largest timestamp up to that offset
 
 A lookup returns the position or offset at which a search in the log file starts. Invariants:
-entries are in ascending order. An index may lack entries, but it contains no incorrect entries, and
-it can be rebuilt from the log file. Only the number of entries is kept in memory. A lookup reads a
-few blocks. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
+entries are in ascending order. An index may be incomplete, but all its entries are correct. An
+index can be rebuilt from the log file. Only the number of entries is kept in memory. A lookup reads
+a few blocks. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
 """
 
 from __future__ import annotations

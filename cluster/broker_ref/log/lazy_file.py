@@ -1,7 +1,7 @@
 """A file that is created when it is needed.
 
-An empty segment has no index files, so that a new partition creates fewer files. Invariant: a file
-that does not exist is treated as empty.
+An empty segment has no index files, so a new partition creates fewer files. Invariant: a file that
+does not exist is treated as empty.
 """
 
 from __future__ import annotations

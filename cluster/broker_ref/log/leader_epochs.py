@@ -3,7 +3,7 @@
 The (leader epoch, start offset) entries of a log are stored in `leader-epoch-checkpoint`.
 Invariants: leader epochs and start offsets are strictly ascending. A new leader epoch is written to
 disk before its first record. A leader epoch without records is not needed after a crash, because
-the next leader has a higher one.
+the next leader has a higher leader epoch.
 """
 
 from __future__ import annotations

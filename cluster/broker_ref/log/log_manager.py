@@ -45,9 +45,9 @@ from broker_ref.log.segment import has_records
 from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-# Directories with these suffixes contain the topic id instead of the topic name, because a topic
-# name can already have the maximum length of a file name. As in Kafka, the names are unique,
-# because a replica can return and be deleted again before the files of its first log are removed.
+# Directory names with these suffixes contain the topic id instead of the topic name, because a
+# topic name can already have the maximum length of a file name. As in Kafka, the names are unique:
+# a replica can be created and deleted again before the files of its first log are removed.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
@@ -113,9 +113,9 @@ class LogManager:
     ) -> PartitionLog:
         """Open the log of a partition, or create the log if it does not exist.
 
-        `before_first_write` is called before the first record is written. If it fails, it is
-        called again before the next write. Raises: CorruptLogError, StorageError. If opening fails,
-        the files of the log are unchanged, and the next shutdown is not recorded as clean.
+        `before_first_write` is called before the first record is written. If the call fails, it is
+        repeated before the next write. Raises: CorruptLogError, StorageError. If opening fails, the
+        files of the log are unchanged, and the next shutdown is not recorded as clean.
         """
         key = (topic, partition)
         assert key not in self._logs, f"{topic}-{partition} is already open"

@@ -73,7 +73,7 @@ class PartitionLog:
         self._on_truncate = on_truncate
         self._before_first_write: Callable[[], None] | None = before_first_write
         self._segments = LogSegments(loaded.segments)
-        # Attributes instead of properties, because they are read several times in each request.
+        # These are attributes, not properties, because each request reads them several times.
         self.log_start_offset = loaded.log_start_offset
         """The first offset that can be read. Only this class changes it."""
         self.log_end_offset = loaded.log_end_offset
@@ -86,7 +86,7 @@ class PartitionLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.removals = 0
-        """Incremented when segments are removed or truncated, which invalidates earlier lookups."""
+        """Incremented when segments are removed or truncated. Earlier lookups are then invalid."""
 
     @classmethod
     def open(
@@ -111,7 +111,7 @@ class PartitionLog:
         requires it, so that no record is read and then lost in a power failure. Kafka's
         `LogLoader.recoverLog` does not flush them. Before each truncation, `on_truncate` is called
         with the new end of the log and must durably lower the checkpoints. `before_first_write` is
-        called before the first write. If it fails, it is called again before the next write.
+        called before the first write. If the call fails, it is repeated before the next write.
         Raises: CorruptLogError with the file and the position, StorageError.
         """
         loaded = LogLoader(
@@ -291,7 +291,7 @@ class PartitionLog:
         except RetriableStorageError as error:
             if self.log_end_offset == log_end_offset:
                 raise
-            # Batches were written. They may not be flushed, and a retry would repeat them.
+            # Batches were written but possibly not flushed. A retry would write them again.
             raise StorageError(str(error)) from error
 
     def _write_runs(
@@ -401,7 +401,7 @@ class PartitionLog:
         )
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
-        """Remove all records, so that the empty log starts at `offset`. Raises: LogError."""
+        """Remove all records and start the empty log at `offset`. Raises: LogError."""
         self._health.require()
         with self._health.writing(), not_retriable():
             self._restart_at(offset, now_ms)
@@ -584,7 +584,7 @@ class PartitionLog:
         self._health.require()
         with self._health.writing():
             if any(segment.transactions.exists_on_disk for segment in old):
-                cleaned.transactions.create()  # Replaces the index of the old segment.
+                cleaned.transactions.create()  # The new index replaces the old one.
             cleaned.seal()
             cleaned.flush()
             with not_retriable():
@@ -621,7 +621,7 @@ class PartitionLog:
 
     def _flush(self, now_ms: int) -> None:
         if self._recovery_point < self.log_end_offset:
-            # Only recovery leaves several segments to flush: it rebuilds their indexes.
+            # Several segments need a flush only after recovery, which rebuilds their indexes.
             self._segments.flush_from(self._recovery_point)
             self._recovery_point = self.log_end_offset
         self._last_flush_ms = now_ms

@@ -56,7 +56,7 @@ class ProducerLog:
     def maybe_start_transaction_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return a guard, or None if the producer has an open transaction in this log.
+        """Return a verification guard, or None if the producer has an open transaction in this log.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH).
         """
@@ -172,9 +172,10 @@ class ProducerLog:
 
         The state is read from the latest snapshot and the batches after it, or from all batches if
         there is no snapshot. When a log is opened, `high_watermark` is the checkpointed high
-        watermark. When a log is truncated, it is None, because this object already contains the
-        markers that are not replicated. If `indexed_to` is set, the transaction indexes of the
-        segments at or above this base offset are rebuilt. Raises: CorruptLogError, StorageError.
+        watermark. When a log is truncated, `high_watermark` is None, because this object already
+        contains the markers that are not replicated. If `indexed_to` is set, the transaction
+        indexes of the segments at or above this base offset are rebuilt. Raises: CorruptLogError,
+        StorageError.
         """
         self.snapshots.retain_between(log_start_offset, log_end_offset)
         listed = list(segments)

@@ -143,7 +143,7 @@ class ProducerSnapshots:
         """Remove all snapshots that are not at a base offset.
 
         The newest snapshot is retained if it is after the last base offset, because a clean
-        shutdown stores it. Source: `ProducerStateManager.removeStraySnapshots`.
+        shutdown stores such a snapshot. Source: `ProducerStateManager.removeStraySnapshots`.
         """
         stray = [offset for offset in self._offsets if offset not in base_offsets]
         kept = {*base_offsets, *(offset for offset in stray[-1:] if offset > base_offsets[-1])}

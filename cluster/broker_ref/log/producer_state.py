@@ -109,7 +109,7 @@ class ProducerStateManager:
         self._ongoing: dict[int, int] = {}
         """Maps the first offset of each open transaction to its producer id, in ascending order."""
         self._completed: dict[int, int] = {}
-        """Maps the first offset to the marker offset of each unreplicated completed transaction."""
+        """The marker offset of each completed, unreplicated transaction, by its first offset."""
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
@@ -198,7 +198,7 @@ class ProducerStateManager:
             and entry.has_open_transaction
             and producer_epoch != EPOCH_MAX
         ):
-            # Without an open transaction, the marker is a retry of one that was already written.
+            # If no transaction is open, the marker is a retry of an already written marker.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"A marker for producer {producer_id} has epoch {producer_epoch}, but the producer "

@@ -20,15 +20,15 @@ from broker_ref.log.records import split_records
 def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> bytes | memoryview:
     """Return the batch with the codec of the topic.
 
-    Raises: LogError with INVALID_RECORD or CORRUPT_MESSAGE if the records cannot be decompressed,
-    MESSAGE_TOO_LARGE if the result exceeds `max.message.bytes`.
+    Raises: LogError with INVALID_RECORD or CORRUPT_MESSAGE if the records cannot be
+    decompressed, or with MESSAGE_TOO_LARGE if the result exceeds `max.message.bytes`.
     """
     codec = config.codec
     if codec is None or codec is header.compression or header.is_control:
         return batch
     section = b"".join(decompressed_pieces(header.compression, batch[HEADER_BYTES:]))
     for _ in split_records(iter((section,)), header.record_count):
-        pass  # This checks that the records are complete.
+        pass  # The iteration checks that the records are complete.
     result = pack(
         header,
         compressed(codec, section),

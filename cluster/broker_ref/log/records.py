@@ -6,7 +6,7 @@
 
 Varints use zigzag encoding. Records are decoded for timestamp lookups, the key check of compacted
 topics, compaction, internal topics and tests, but not for fetches and ordinary appends. Invariant:
-at most one record and one decompressed piece are in memory. Source: `DefaultRecord`.
+at most one record and one piece of the decompressed batch are in memory. Source: `DefaultRecord`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@
 | or above the recovery point                 | indexes                                        |
 
 Invariant: the loaded log contains valid batches with ascending offsets, at least up to the recovery
-point. One behavior deliberately differs from Kafka: if a batch below the recovery point is corrupt,
-Kafka truncates the log, which silently loses flushed records. Here, the log is rejected.
+point. One behavior deliberately differs from Kafka: this broker rejects a log with a corrupt batch
+below the recovery point. Kafka truncates such a log, which silently loses flushed records.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """The loader of one log. The offsets are checkpointed offsets, or 0 without a checkpoint."""
+    """Loads one log. The offsets come from the checkpoints; an offset without a checkpoint is 0."""
 
     storage: Storage
     directory: str
@@ -110,7 +110,7 @@ class LogLoader:
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
             if self.log_start_offset:
-                # The name of this segment, not the checkpoint, determines the next offset.
+                # The file name, not the checkpoint, determines the next offset. It must be durable.
                 segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
@@ -163,8 +163,8 @@ class LogLoader:
             stem, _, suffix = name.rpartition(".")
             orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
-                # No crash causes this: segments are removed only at the ends of the log, and the
-                # cleaner removes the indexes of a segment before its log file.
+                # No crash causes this state: segments are removed only at the ends of the log, and
+                # the cleaner removes the indexes of a segment before its log file.
                 raise CorruptLogError(
                     f"{self.directory}/{stem}{LOG_SUFFIX}",
                     0,

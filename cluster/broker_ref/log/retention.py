@@ -28,10 +28,10 @@ def count_expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """Return how many of the oldest segments to delete. This may include the active segment."""
+    """Return how many of the oldest segments to delete, which may include the active segment."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
-        """Return the index of the first segment, starting at `first`, that must not be deleted."""
+        """Return the index of the first segment at or after `first` that must be kept."""
         for index in range(first, len(segments)):
             segment, is_last = segments[index], index + 1 == len(segments)
             upper = log_end_offset if is_last else segments[index + 1].base_offset
@@ -54,7 +54,7 @@ def count_expired(
 
 
 def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
-    """Return a condition for the oldest segments whose sizes add up to at most `excess_bytes`."""
+    """Return a condition that is True for the oldest segments up to `excess_bytes` in total."""
 
     def exceeds(segment: LogSegment, _: int) -> bool:
         nonlocal excess_bytes

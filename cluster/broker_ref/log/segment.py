@@ -39,8 +39,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-# Headers are read in small windows, because the previous index entry is at most one index interval
-# and one batch away.
+# Headers are read in small windows, because a search starts at an index entry that is at most one
+# index interval and one batch before its target.
 _HEADER_WINDOW_BYTES = 8 * 1024
 _SCAN_WINDOW_BYTES = 1024 * 1024
 # base offset, length, (leader epoch), magic, (crc, attributes), last offset delta
@@ -224,7 +224,7 @@ class LogSegment:
     ) -> bool:
         """Return whether a new segment must be created for a batch (`LogSegment.shouldRoll`)."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-            return True  # Even if the segment is empty: compaction can leave a gap before a batch.
+            return True  # An empty segment also rolls: compaction can leave a gap before a batch.
         if self.size_bytes == 0:
             return False
         return (
@@ -322,7 +322,7 @@ class LogSegment:
             header = unpack_header(data)
             if header.magic == MAGIC and header.last_offset == entry[0]:
                 return entry[1], header.base_offset
-        # The index or the log file is corrupt. This call raises an error if it is the log file.
+        # The index or the log file is corrupt. The rebuild fails if the log file is corrupt.
         self.rebuild_indexes()
         return self._start_for(offset)
 
@@ -562,9 +562,9 @@ class LogSegment:
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        At most the bytes between two index entries are read. Raises: CorruptLogError, in which case
-        nothing has changed. After a crash, the next startup rebuilds the indexes, because the
-        recovery point has already been lowered.
+        At most the bytes between two index entries are read. The caller must lower the recovery
+        point first. After a crash, the next startup then rebuilds the indexes. Raises:
+        CorruptLogError before anything has changed.
         """
         kept = []
         for position, header in self._headers(*self._start_for(offset - 1)):
@@ -581,7 +581,8 @@ class LogSegment:
         self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
         self._first_batch_timestamp = self._max_timestamp = None
         self._bytes_since_index_entry = 0
-        for kept_position, kept_header in kept:  # Batches without an entry in the time index.
+        # These batches may have no entry in the time index.
+        for kept_position, kept_header in kept:
             self._update_indexes(kept_position, kept_header)
         self.flush()
 
@@ -598,7 +599,7 @@ def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str 
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
         return "there is no record batch in message format v2 at this position"
     # The CRC does not cover base offsets, so they are checked here. After compaction, there can be
-    # gaps between them.
+    # gaps between base offsets.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"a batch has offset {header.base_offset}, but offset {next_offset} was expected"
     if header.size_bytes > bytes_left:

@@ -40,7 +40,7 @@ class File(Protocol):
         """
 
     def truncate(self, size: int) -> None:
-        """Truncate the file to `size` bytes. Later appends start there."""
+        """Truncate the file to `size` bytes. Later appends start at the new end."""
 
     def flush(self) -> None:
         """Make all previous writes durable (fsync)."""

@@ -5,7 +5,7 @@
 
 A lookup returns the aborted transactions that overlap a range of offsets, so that read_committed
 consumers can discard their records. Invariants: the last offset of an entry is the offset of the
-marker, and last offsets ascend. The last stable offset in an entry is that of the log after the
+marker, and last offsets ascend. An entry contains the last stable offset of the log after the
 marker was written. A search can therefore stop at an entry whose last stable offset is at or above
 the end of the range. The file is created when the first entry is added. Source: `TransactionIndex`,
 `AbortedTxn`.

@@ -2,7 +2,7 @@
 
 Batches that the topic configs or the record format do not allow are rejected with Kafka's error
 codes. Invariants: the checks change nothing. Records are decoded only if the topic is compacted, if
-it limits the age of timestamps, or if the max timestamp is too far in the future.
+the topic limits the age of timestamps, or if the max timestamp is too far in the future.
 """
 
 from __future__ import annotations

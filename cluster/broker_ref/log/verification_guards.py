@@ -3,13 +3,14 @@
     begin -> guard -> the coordinator verifies -> append with the guard
                 \\-> another batch or a marker is appended first: the guard is invalid
 
-Verification prevents a log from containing a batch of a transaction that the transaction
-coordinator has not registered or has already ended. Such a transaction would stay open forever.
+A log must not contain a batch of a transaction that the transaction coordinator has not registered
+or has already ended. Such a transaction would stay open forever. Verification rejects such a
+batch.
 Invariant: a guard is valid for one transaction. It becomes invalid when a transactional batch or a
 marker of its producer is appended. Source: `VerificationStateEntry`, `VerificationGuard`.
 
-The lowest verified sequence is stored, so that a later batch is not appended before an earlier
-batch whose verification is being retried.
+The lowest verified sequence is stored. If the verification of a batch is being retried, the stored
+sequence prevents a later batch from being appended first.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class VerificationGuards:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """Return the guard for the append, which must wait until the transaction is verified."""
+        """Return the guard for the append. The append must wait for the verification."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = _Verification(
@@ -102,8 +103,8 @@ class VerificationGuards:
         """Invalidate a producer's guard after a transactional batch or a marker has been appended.
 
         If the producer uses a new epoch for each transaction, a marker with the epoch of the
-        verified transaction does not invalidate the guard. It is a late marker of the previous
-        transaction.
+        verified transaction does not invalidate the guard. Such a marker belongs to the previous
+        transaction and is late.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:

@@ -1,11 +1,11 @@
 """Validates changes to the configs of this broker before the controller stores them.
 
-Purpose: reject changes that this broker cannot apply, because only the broker knows its static
-configs. Change the levels of the broker's loggers, which are not stored. The controller handles the
-other resources of the request. Invariants: a broker validates changes to its own configs and to
-those of all brokers, and rejects changes to the configs of other brokers. A resource that occurs
-more than once is not changed. The client receives one result for each resource. Source:
-`kafka.server.ConfigAdminManager`.
+Purpose: reject changes that this broker cannot apply, and change the levels of the broker's
+loggers. The controller handles the other resources of the request. It does not know the static
+configs of the broker, and does not store logger levels. Invariants: a broker validates changes to
+its own configs and to the configs that apply to all brokers, and rejects changes to the configs of
+other brokers. A resource that occurs more than once is not changed. The client receives one result
+for each resource. Source: `kafka.server.ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ def _altered(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dic
 def _without_handled(
     request: Request, forwarded: Sequence[Any], handled: Sequence[ResourceResponse]
 ) -> Request:
-    """Return a request for the forwarded resources. Its response contains all resources."""
+    """Return a request for the forwarded resources.
+
+    The response to the client also contains the handled resources.
+    """
     header, wrap = request.pending.header, request.pending.wrap
     message = dataclasses.replace(request.message, resources=tuple(forwarded))
 

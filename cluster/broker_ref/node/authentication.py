@@ -73,7 +73,10 @@ class Authentication:
         random_bytes: Callable[[int], bytes],
         token_validators: Mapping[str, ValidateToken] = MappingProxyType({}),
     ) -> None:
-        """`token_validators` contains the validators of signed tokens, keyed by listener name."""
+        """Store the SASL settings and mechanisms of the listeners.
+
+        `token_validators` contains the validators of signed tokens, keyed by listener name.
+        """
         self._sasl = {name: each.sasl for name, each in listeners.items() if each.sasl is not None}
         self._servers = {
             name: sasl_servers(
@@ -107,7 +110,7 @@ class Authentication:
     def admits(self, event: FrameReceived, now_ms: int) -> bool:
         """Handle the frame if it is part of the authentication.
 
-        Return True if it is not, in which case the dispatcher must handle it.
+        Return True if the dispatcher must handle the frame.
         """
         found = self._connections.get(event.connection_id)
         if found is None:

@@ -98,7 +98,7 @@ class BrokerNode:
         settings is not secured. `token_validators` contains the validators of signed tokens, keyed
         by listener name.
 
-        Raises: LogError if this file is corrupt or belongs to another broker.
+        Raises: LogError if `meta.properties` is corrupt or belongs to another broker.
         """
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
@@ -155,7 +155,7 @@ class BrokerNode:
     def failure(self) -> str | None:
         """Return the reason why the broker cannot continue, or None.
 
-        If there is a reason, the broker must be killed.
+        After a failure, the broker must be killed.
         """
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed

@@ -1,7 +1,7 @@
 """The controller of a cluster, without I/O (Kafka's `ControllerServer`).
 
 Purpose: open the journal, serve requests from brokers and forwarded requests from clients, and
-expire broker sessions. The invariants are those of `broker`. In addition, a change is durable
+expire broker sessions. The invariants of `broker` also apply. In addition, a change is durable
 before its response is sent.
 """
 
@@ -169,7 +169,7 @@ class ControllerNode:
     def failure(self) -> str | None:
         """Return the reason why the controller cannot continue, or None.
 
-        If there is a reason, the controller must be stopped.
+        After a failure, the controller must be stopped.
         """
         return self._failure or self.controller.failure
 

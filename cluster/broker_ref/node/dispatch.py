@@ -222,7 +222,7 @@ class Dispatcher:
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
         """Return the response to an ApiVersions request from an unauthenticated client.
 
-        The second value is False if the request was not valid. Raises: MalformedRequestError.
+        The second value is True if the request is valid. Raises: MalformedRequestError.
         """
         cursor = Cursor(frame)
         header = read_prefix(cursor)

@@ -143,7 +143,7 @@ class MetadataFollower:
             self._apply_commits()
 
     def _apply_commits(self) -> None:
-        """Decode and apply some of the fetched commits. Then continue in the next step or fetch."""
+        """Apply some fetched commits and schedule the rest, or fetch if no commits are left."""
         end_offset = self._metadata.end_offset
         records_left = RECORDS_PER_STEP
         try:
@@ -168,7 +168,7 @@ class MetadataFollower:
             self._publish()
 
     def _publish(self) -> None:
-        """Notify the components. After an exception, the next delta includes these changes."""
+        """Notify the components. After an exception, the next delta still contains the changes."""
         self._on_change(self._delta)
         self._delta = MetadataDelta()
 

@@ -44,7 +44,7 @@ RETRY_BACKOFF_MS: Final = 100
 FAST_HEARTBEAT_INTERVAL_MS: Final = 100
 """The maximum heartbeat interval during unfencing and controlled shutdown.
 
-Kafka also shortens the interval during a controlled shutdown.
+As in Kafka, a controlled shutdown shortens the interval.
 """
 
 NO_EPOCH: Final = -1
@@ -108,7 +108,7 @@ class BrokerLifecycleManager:
             self._describe_cluster()
 
     def set_ready_to_unfence(self) -> None:
-        """Ask the controller to unfence the broker, which is ready to serve clients."""
+        """Ask the controller to unfence the broker, now that the broker can serve clients."""
         self.state = BrokerState.UNFENCING
         self._send_heartbeat()
 

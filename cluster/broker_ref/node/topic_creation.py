@@ -1,7 +1,7 @@
 """Creates topics on behalf of the clients of a broker.
 
 Purpose: ask the controller in the background to create internal topics and auto-created topics.
-Invariant: each topic has at most one request in flight, and the topics of a client's request are
+Invariants: each topic has at most one request in flight. The topics of a client's request are
 requested together, so that the controller can limit the number of topics. Source:
 `kafka.server.AutoTopicCreationManager`.
 """
@@ -74,7 +74,7 @@ class AutoTopicCreationManager:
         self._in_flight -= names
         logger.warning(
             "Failed to create %d topics, such as %.100r: %s. The broker will retry when a client "
-            "requests them.",
+            "requests the topics.",
             len(names),
             min(names),
             reason,

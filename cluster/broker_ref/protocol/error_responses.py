@@ -28,8 +28,8 @@ class Mirror:
     """The request array that corresponds to each array of the response.
 
     If several names are listed, their elements are concatenated. The name `dirs.topics` represents
-    the concatenated `topics` of all elements of `dirs`. If later versions have only a
-    top-level error code, `until` contains the last version that has the array.
+    the concatenated `topics` of all elements of `dirs`. `until` contains the last version that
+    has the array, if later versions have only a top-level error code.
     `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
 
@@ -171,7 +171,7 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """The fields of a response that are copied from the request, and their names in the request.
 
 If an element of the request is a string or an integer (such as a group id or a partition) and not
-a struct, this value is copied.
+a struct, the element itself is copied.
 """
 
 UNKNOWN: Final = frozenset(

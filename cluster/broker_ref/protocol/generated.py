@@ -17,7 +17,7 @@ class Source:
     """The lines of a function, and the objects that they refer to by name."""
 
     def __init__(self, signature: str) -> None:
-        """`signature` contains the name and the parameters, such as `read(cursor)`."""
+        """Begin a function with this `signature`, such as `read(cursor)`."""
         self._signature = signature
         self._lines: list[str] = []
         self._names: dict[str, object] = {}

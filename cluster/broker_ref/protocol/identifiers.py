@@ -1,6 +1,6 @@
 """Topic ids: 128-bit ids that are generated and printed as in Kafka.
 
-No other module of the core imports `uuid`. It is used here only as a type, and callers pass random
+No other module of the core imports `uuid`. This module uses only the type; callers pass random
 bytes. Invariant: `random_uuid` never returns an id that Kafka reserves, or an id that a
 command-line tool would parse as an option. Source: `org.apache.kafka.common.Uuid`.
 """

@@ -8,9 +8,9 @@ and their names end in `_ms`.
 
 Invariants: memory use is proportional to the size of the frame, even if the frame contains
 incorrect lengths. Invalid bytes raise only `MalformedRequestError`. kio's own reader is not
-suitable, for two reasons. It allocates arrays according to the length in the frame, so that a
-30-byte frame can abort the process. It also rejects unknown tagged fields, although the protocol
-requires them to be skipped.
+suitable, for two reasons. It allocates arrays according to the length in the frame, so a 30-byte
+frame can abort the process. It also rejects unknown tagged fields, although the protocol requires
+readers to skip such fields.
 """
 
 from __future__ import annotations

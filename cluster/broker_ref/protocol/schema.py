@@ -54,18 +54,18 @@ class FieldSchema:
 
     @property
     def required(self) -> bool:
-        """Whether kio's class has no default."""
+        """Return True if kio's class does not define a default."""
         return self.default is dataclasses.MISSING
 
     @property
     def element_format(self) -> str | None:
-        """The format of a value or array element in `struct`, or None if its size varies."""
+        """Return the `struct` format of a value or array element, or None if its size varies."""
         kafka_type = self.kafka_type or ""
         return _FIXED_FORMATS.get(MILLISECOND_TYPES.get(kafka_type, kafka_type))
 
     @property
     def fixed_format(self) -> str | None:
-        """The format of the field in `struct`, or None if its size varies."""
+        """Return the `struct` format of the field, or None if its size varies."""
         return None if self.is_array else self.element_format
 
 

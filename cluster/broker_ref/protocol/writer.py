@@ -7,7 +7,7 @@ TypeError. kio's entities define the order, types, nullability and tags of the f
 times are integers in milliseconds, and their names end in `_ms`.
 
 `write_message` generates a function for each pair of a struct and a message class. kio's own writer
-would require that each message is converted to an entity first.
+accepts only entities, so each message would first have to be converted.
 """
 
 from __future__ import annotations

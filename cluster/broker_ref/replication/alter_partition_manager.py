@@ -4,8 +4,8 @@ Leaders use the `AlterPartitionManager` interface. `DefaultAlterPartitionManager
 requests to the controller. Changes that are submitted while a request is in flight are sent
 together in the next request. Invariants: at most one request is in flight, and it contains a
 limited number of changes and at most one per partition. Each change has exactly one outcome, even
-if the request is sent more than once, unless the node stops first. Source: Kafka's
-`AlterPartitionManager`.
+if the request is sent more than once. If the node stops, the pending changes have no outcome.
+Source: Kafka's `AlterPartitionManager`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
-A partition of a session is idle if the client has received all of its data and, if the client is a
-follower, is in sync. A fetch does no work for idle partitions. A partition becomes active again
-when it changes.
+A partition of a session is idle if the client has received all of its data. If the client is a
+follower, it must also be in sync. A fetch does no work for idle partitions. A partition becomes
+active again when it changes.
 Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
 session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
 divides the cache into eight shards, and visits all partitions of a session in each fetch.
@@ -76,7 +76,7 @@ class CachedPartition:
 class FetchSessionKey:
     """The purgatory key of a session.
 
-    It changes when one of the session's partitions changes, and when the session is removed.
+    The key changes when one of the session's partitions changes, and when the session is removed.
     """
 
     session_id: int
@@ -134,7 +134,7 @@ class FetchSession:
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
         """Store the time of a request. Followers of idle partitions are caught up at this time.
 
-        If the request may not be valid, or comes from another client, no partition stays idle.
+        All partitions become active if the request may be invalid or comes from another client.
         """
         if not is_valid or client != self.client:
             self.client = client
@@ -164,7 +164,7 @@ class FetchSession:
     def move_to_end(self, place: PartitionPlace) -> None:
         """Move a partition to the end after its records have been sent.
 
-        In this way, all partitions are served in turn.
+        All partitions are then served in turn.
         """
         for partitions in (self.partitions, self.active):
             partition = partitions.pop(place, None)
@@ -302,7 +302,7 @@ class FetchSessionCache:
         session.evictable_by_privileged = not session.privileged or session.evictable_by_all
 
     def _evict_for(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Evict a session to make room for a new session; return whether this was possible.
+        """Evict a session to make room for a new session; return whether one was evicted.
 
         The least recently used session is evicted if it has been unused for `MIN_EVICTION_MS`.
         Otherwise, the session with the lowest priority is evicted if its priority is lower than

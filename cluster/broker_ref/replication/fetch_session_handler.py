@@ -6,7 +6,7 @@
 
 The handler creates fetch requests that keep the leader's session in sync with the partitions and
 offsets that the follower fetches. Invariants: after a response, the leader's session equals
-`session_partitions`. If this is uncertain, the next request is a full request. A request without
+`session_partitions`. If the two may differ, the next request is a full request. A request without
 changes requires no per-partition work. A request adds a limited number of partitions, and does not
 wait for records while more partitions remain to be added. If the leader does not
 create a session, each request contains all partitions. Source: Kafka's `FetchSessionHandler`, which

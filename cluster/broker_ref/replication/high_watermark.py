@@ -34,7 +34,7 @@ class HighWatermark:
         return self.offset != before
 
     def maybe_update(self, leader_offset: int) -> bool:
-        """Set the high watermark to that of the leader; return whether it has changed.
+        """Set the high watermark to the leader's high watermark; return whether it has changed.
 
         The high watermark is limited to the log end offset. It may decrease.
         """

@@ -123,8 +123,8 @@ class Leader:
     def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
         """Apply new metadata in which this broker is still the leader.
 
-        Metadata that was already received in an AlterPartition response is ignored. A later change
-        then stays pending, because the controller may still accept it.
+        Metadata that was already received in an AlterPartition response is ignored. A later ISR
+        change then stays pending, because the controller may still accept the change.
         """
         is_new_epoch = metadata.leader_epoch > self._metadata.leader_epoch
         if not is_new_epoch and metadata.partition_epoch <= self._partition_epoch:
@@ -227,8 +227,8 @@ class Leader:
     def _is_about_to_join(self, remote: RemoteReplica, end_offset: int, now_ms: int) -> bool:
         """Return whether the high watermark must wait for a follower that is not in the ISR.
 
-        It must wait for a follower that has caught up. Otherwise, the high watermark might always
-        be ahead of the follower, and the follower could never join the ISR.
+        The high watermark waits for followers that have caught up. If it did not wait, it might
+        always be ahead of a follower, and the follower could never join the ISR.
         """
         return remote.is_caught_up(
             leader_end_offset=end_offset,
@@ -273,7 +273,7 @@ class Leader:
         )
 
     def _member(self, replica_id: int) -> IsrMember:
-        """Return an ISR member; its broker epoch is -1 if it has not fetched from this leader."""
+        """Return an ISR member. A follower has broker epoch -1 until it has fetched."""
         remote = self._remotes.get(replica_id)
         epoch = remote.broker_epoch if remote is not None else None
         if replica_id == self._context.broker_id:

@@ -52,7 +52,7 @@ class FetchIsolation(Enum):
 class DivergingEpoch:
     """The largest leader epoch that both logs contain, and its end offset in this log.
 
-    It is returned to a follower whose log diverges from this log.
+    The leader returns this epoch to a follower whose log diverges from this log.
     """
 
     epoch: int
@@ -62,7 +62,7 @@ class DivergingEpoch:
 class PartitionKey(NamedTuple):
     """The purgatory key for the delayed operations of a partition.
 
-    It is a tuple because each fetch request calculates the hashes of many keys.
+    The key is a tuple, because tuples are hashed quickly and each fetch request hashes many keys.
     """
 
     topic: str
@@ -72,8 +72,8 @@ class PartitionKey(NamedTuple):
 class Partition:
     """The replica of a partition on this broker.
 
-    `on_change` is called when delayed operations must be checked. `on_storage_failure` is called
-    with the reason after the replica has resigned because its log can no longer be written to.
+    `on_change` is called when delayed operations must be checked. If the log can no longer be
+    written to, the replica resigns and then calls `on_storage_failure` with the reason.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Partition:
     def resign(self) -> None:
         """Stop being leader or follower.
 
-        Called when the replica is removed or its storage has failed.
+        The replica resigns when it is removed or when its storage has failed.
         """
         if self._leader is not None:
             self._leader.resign()
@@ -162,7 +162,7 @@ class Partition:
     def leadership_count(self) -> int:
         """Return how many times this broker has become leader.
 
-        As long as this number does not change, appended records are not truncated.
+        While this number stays the same, appended records are not truncated.
         """
         return self._leadership_count
 
@@ -381,7 +381,8 @@ class Partition:
     def end_offset_for(self, isolation: FetchIsolation, replica_id: int = CONSUMER) -> int:
         """Return the upper bound of a read.
 
-        It is the log end offset for a follower, and otherwise depends on the isolation level.
+        Followers can read up to the log end offset. For consumers, the upper bound depends on the
+        isolation level.
         """
         if replica_id >= 0:
             return self.log.log_end_offset
@@ -400,8 +401,8 @@ class Partition:
     ) -> None:
         """Update the state of a follower whose log contains all records below `fetch_offset`.
 
-        Called after a successful read. The update may increase the high watermark and expand the
-        ISR (`Partition.updateFollowerFetchState`).
+        Call this method after a successful read. The update may increase the high watermark and
+        expand the ISR (`Partition.updateFollowerFetchState`).
         """
         leader = self._require_leader()
         leader.update_follower_fetch_state(
@@ -424,7 +425,7 @@ class Partition:
         return None
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose removing lagging followers from the ISR; has no effect on a follower."""
+        """Propose removing lagging followers from the ISR, if this replica is the leader."""
         if self._leader is not None:
             self._leader.maybe_shrink_isr(now_ms)
 
@@ -546,7 +547,8 @@ class Partition:
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Delete all records and start at `offset`.
 
-        This is necessary if the leader's log starts after the end of this log. Raises: LogError.
+        A follower calls this method if the leader's log starts after the end of its own log.
+        Raises: LogError.
         """
         logger.warning(
             "Deleting all records of %s. The empty log will start at offset %d. Previously, the "
@@ -625,7 +627,7 @@ class PendingReplication:
     __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """Store the current leadership count; must be called in the same step as the append."""
+        """Store the leadership count. Call this method in the same step as the append."""
         self.partition = partition
         self.required_offset = required_offset
         self._leadership_count = partition.leadership_count

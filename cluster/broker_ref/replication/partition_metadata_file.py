@@ -1,8 +1,8 @@
 """The file `partition.metadata`, which contains the id of the topic of a log.
 
-As in Kafka, a new file is not flushed when the log is created, but before the first record is
-written, so that the creation of many partitions does not wait for the disk. Invariant: a log
-with durable records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
+As in Kafka, a new file is flushed just before the first record is written, not at its creation. The
+creation of many partitions therefore does not wait for the disk. Invariant: a log with durable
+records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class KeyedOperation(Protocol):
     """An operation with many keys, which checks only the keys that have changed."""
 
     def key_changed(self, key: Hashable) -> None:
-        """Record that a key has changed; called before `try_complete`."""
+        """Record that a key has changed, before `try_complete` is called."""
 
 
 Owner = TypeVar("Owner")
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The result of an operation that raised an exception, which is a bug and is logged."""
+    """The result of an operation that raised an exception. The exception is logged as a bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ SEGMENTS_PER_STEP: Final = 4
 """The number of segments that one step deletes. Each deletion requires several fsyncs."""
 
 KNOWN_CONFIGS_MAX: Final = 1_000
-"""The maximum number of cached partition configs. Topics with the same configs share one."""
+"""The maximum number of cached partition configs. Topics with equal configs share an entry."""
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class ReplicaManager:
 
     @property
     def has_offline_partitions(self) -> bool:
-        """Whether any log of this broker has gone offline since the broker was started."""
+        """Return whether any log has gone offline since the broker was started."""
         return bool(self._offline)
 
     def partition(self, topic: str, partition: int) -> Partition:
@@ -413,7 +413,7 @@ class ReplicaManager:
     def _write_checkpoints(self, now_ms: int) -> None:
         """Write the checkpoints of log start offsets, high watermarks and recovery points.
 
-        After a restart, the high watermarks are then available immediately.
+        After a restart, the broker reads the high watermarks from their checkpoint.
         """
         del now_ms
         try:
@@ -478,7 +478,7 @@ class ReplicaManager:
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
             )
             if len(self._known_configs) >= KNOWN_CONFIGS_MAX:
-                self._known_configs.clear()  # Most of them may be outdated.
+                self._known_configs.clear()  # Most entries may be outdated.
             found = self._known_configs[own] = _PartitionConfigs(
                 log=log, min_insync_replicas=min_insync_replicas(configs)
             )
@@ -564,7 +564,7 @@ class ReplicaManager:
     def _remove_log_of_earlier_topic(self, metadata: PartitionMetadata) -> bool:
         """Remove the log of an earlier topic with the same name.
 
-        If this fails, the partition is taken offline, and the method returns False.
+        If the removal fails, take the partition offline and return False.
         """
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
         if self._remove_log_of_other_topic(key, keep=metadata.topic_id):

@@ -27,7 +27,7 @@ class ReplicationQuotaManager:
     """The replication quota of this broker, either as leader or as follower.
 
     `replicas_config` is the topic config that lists the throttled replicas. `limit` is the maximum
-    rate in bytes per second. If it is None, replication is not throttled.
+    rate in bytes per second. If `limit` is None, replication is not throttled.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ReplicationQuotaManager:
         """The start and the bytes of each sample, in ascending order."""
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Return whether the rate of this broker's replica is limited."""
+        """Return whether this broker's replica of the partition is throttled."""
         if self.limit is None:
             return False
         found = self._metadata.topics.get(topic)

@@ -1,6 +1,6 @@
 """Decide whether a client may perform an operation on a resource.
 
-The semantics are those of Kafka's `StandardAuthorizer`. Super users may perform every operation.
+The checks work as in Kafka's `StandardAuthorizer`. Super users may perform every operation.
 For other principals, DENY ACLs take precedence over ALLOW ACLs. If no ACL of any principal applies
 to the resource, `allow.everyone.if.no.acl.found` determines the result. Sources:
 `StandardAuthorizerData`, `Authorizer.authorizeByResourceType` and `AuthHelper` in Apache Kafka.

@@ -156,8 +156,9 @@ def broker_configs(
 ) -> dict[str, str]:
     """Return `configs` with the security configs of the first broker of a cluster.
 
-    `bound` is the address of the listener. `configs` takes precedence. The paths of the stores are
-    used only with TLS. If `configs` contains an authorizer, the brokers' user is a super user.
+    `bound` is the address of the listener. `configs` takes precedence over the security configs.
+    The paths of the stores are used only with TLS. If `configs` contains an authorizer, the user of
+    the brokers is a super user.
 
     Raises: ValueError if an authorizer is configured but brokers do not authenticate.
     """

@@ -1,7 +1,7 @@
 """Client addresses in the form that ACLs use.
 
-Source: `java.net.InetAddress.getHostAddress`. Kafka's authorizer compares its result with the host
-of an ACL.
+Source: `java.net.InetAddress.getHostAddress`. Kafka's authorizer compares the result of this method
+with the host of an ACL.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ipaddress
 
 
 def host_address(address: str | bytes) -> str:
-    """Return an IP address, given as text or in network byte order, as Java prints it.
+    """Return an IP address (text, or bytes in network byte order) as Java prints it.
 
     An IPv4-mapped IPv6 address becomes an IPv4 address. IPv6 addresses are not abbreviated. Text
     that is not an IP address is returned unchanged. Bytes that are not an IP address become an

@@ -1,8 +1,8 @@
 """JSON Web Keys (RFC 7517) and the verification of signatures with them (RFC 7518).
 
 Only public keys are used: RSA with PKCS #1 v1.5 and PSS, the NIST curves, and Ed25519. The package
-`cryptography` verifies the signatures. It is optional, so other modules import this module only
-when they need it. Source: `VerificationJwkSelector` in jose4j, which Kafka uses.
+`cryptography` verifies the signatures. The package is optional, so other modules import this module
+only if necessary. Source: `VerificationJwkSelector` in jose4j, which Kafka uses.
 """
 
 from __future__ import annotations

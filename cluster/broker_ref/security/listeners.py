@@ -71,8 +71,8 @@ class Listeners:
     def advertised_with_ports(self, ports: dict[str, int]) -> tuple[Endpoint, ...]:
         """Return the advertised endpoints, with the inter-broker endpoint first.
 
-        `ports` contains the ports to which the listeners are bound, keyed by listener name. They
-        replace port 0.
+        `ports` contains the ports to which the listeners are bound, keyed by listener name. These
+        ports replace port 0.
         """
         resolved = [
             dataclasses.replace(each, port=each.port or ports[each.listener])

@@ -1,7 +1,8 @@
 """Principals: the identity of a client, from its certificate or its SASL login.
 
-The name of a client with a certificate is the distinguished name of the certificate's subject, as
-Java prints it (RFC 2253), mapped by `ssl.principal.mapping.rules`. Sources:
+If a client has a certificate, `ssl.principal.mapping.rules` maps the distinguished name of the
+certificate's subject to the name of the client. The rules expect distinguished names as Java prints
+them (RFC 2253). Sources:
 `DefaultKafkaPrincipalBuilder`, `SslPrincipalMapper` and `DefaultPrincipalData` in Apache Kafka.
 """
 
@@ -34,7 +35,7 @@ ANONYMOUS: Final = Principal("ANONYMOUS")
 # Principals in Envelope requests --------------------------------------------------------------
 
 _PRINCIPAL_VERSION: Final = b"\x00\x00"
-_END: Final = b"\x00\x00"  # Not authenticated by a delegation token; no tagged fields.
+_END: Final = b"\x00\x00"  # The client did not use a delegation token. There are no tagged fields.
 
 
 def encode_principal(principal: Principal) -> bytes:

@@ -29,7 +29,7 @@ class SaslServer(Protocol):
     """One authentication of one client.
 
     After the last token, `is_complete` is True and `authorization_id` is the name of the user.
-    `credential_expires_ms` is the time at which the credential expires, if it does.
+    `credential_expires_ms` is the time at which the credential expires, or None if it never does.
     """
 
     is_complete: bool

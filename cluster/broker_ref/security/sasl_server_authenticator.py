@@ -78,7 +78,7 @@ class Respond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Send a response, if any, and close the connection. Both are delayed."""
+    """After a delay, send the response, if any, and close the connection."""
 
     reason: str
     frame: bytes | None = None

@@ -47,7 +47,7 @@ _PEM: Final = "PEM"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """PEM data: a file at `location`, or `certificates` and, in a key store, `key`."""
+    """PEM data: a file at `location`, or `certificates` and `key`. A trust store has no `key`."""
 
     location: str = ""
     certificates: str = field(default="", repr=False)

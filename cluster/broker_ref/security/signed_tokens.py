@@ -30,7 +30,7 @@ from broker_ref.security.settings import TokenSettings
 MISSING_KEY_IDS_MAX: Final = 16
 MISSING_KEY_ID_LENGTH_MAX: Final = 1000
 MISSING_KEY_ID_MS: Final = 60_000
-"""The time during which a missing key id does not trigger another refresh of the keys."""
+"""The minimum time between two refreshes that the same missing key id triggers."""
 
 
 class KeyCache:

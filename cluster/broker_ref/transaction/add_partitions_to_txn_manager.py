@@ -1,9 +1,9 @@
 """Asks transaction coordinators to verify that a transaction contains a partition (KIP-890).
 
 Purpose: before a producer begins a transaction in a partition, verify the transaction. For clients
-with transaction version 2, the request also adds the partition. Invariants: each coordinator has at
-most one request in flight, which contains at most one verification per transactional id. Each
-verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
+with transaction version 2, the verification also adds the partition. Invariants: each coordinator
+has at most one request in flight. A request contains at most one verification per transactional id.
+Each verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
 verification of a transactional id causes the pending one to fail. In this broker, the new
 verification waits.
 """
@@ -194,7 +194,7 @@ class AddPartitionsToTxnManager:
     ) -> None:
         self._in_flight.discard(coordinator)
         if response.error_code is ErrorCode.cluster_authorization_failed:
-            # The client would attribute this error code to its own principal.
+            # The client would conclude that its own principal lacks a permission.
             self._complete_all(sent, ErrorCode.invalid_txn_state)
         elif response.error_code is not ErrorCode.none:
             self._complete_all(sent, response.error_code)

@@ -1,10 +1,10 @@
 """The transaction coordinator of a broker.
 
-Purpose: find the shard of a transactional id, write state changes, send the transaction markers
-when the prepared state is replicated, and complete the transaction afterwards. The coordinator also
-aborts transactions that time out, removes expired transactional ids, and loads and unloads
-partitions of `__transaction_state` when leadership changes. Requests are rejected if this
-broker is not the coordinator or is loading the partition.
+Purpose: find the shard (the `__transaction_state` partition) of a transactional id, write state
+changes, send the transaction markers when the prepared state is replicated, and then complete the
+transaction. The coordinator also aborts transactions that time out, removes expired transactional
+ids, and loads and unloads shards when leadership changes. Requests are rejected if this broker is
+not the coordinator or is loading the shard.
 
 Invariants: the partition of a transactional id is its Java hash modulo the number of partitions. A
 shard exists as long as this broker leads its partition in the same leader epoch. Markers are sent
@@ -206,8 +206,8 @@ class TransactionCoordinator:
     def _activate_if_replicated(self, index: int, now_ms: int) -> None:
         """Activate a loaded shard once its records are replicated.
 
-        Another leader could remove records that are not replicated. Kafka activates the shard
-        immediately, but then a request could get a reply that depends on such records.
+        Another leader could remove records that are not replicated, so replies must not depend on
+        such records. Kafka activates the shard immediately.
         """
         loading, shard = self._loaded.get(index), self._shards[index]
         if loading is None or shard.partition.high_watermark < loading.end_offset:

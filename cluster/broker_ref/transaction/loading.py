@@ -40,7 +40,7 @@ class Loading:
         self._decoding_offset: int | None = None
 
     def step(self) -> bool:
-        """Replay the next part of the log. Return whether it was the last part."""
+        """Replay the next part of the log. Return True after the last part."""
         shard = self._shard
         try:
             if not self._log.step(self._take):

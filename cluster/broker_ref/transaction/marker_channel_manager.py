@@ -3,8 +3,8 @@
 Purpose: send the markers to the partition leaders with WriteTxnMarkers, and retry with the current
 leaders until every partition has its marker. Invariants: each broker has at most one request in
 flight, and new markers are sent with the next request. A deleted partition needs no marker.
-`on_marked` is called once, when every partition of a transaction has its marker, and never for a
-shard that this broker has unloaded. Source: Kafka's `TransactionMarkerChannelManager` and
+`on_marked` is called once, when every partition of a transaction has its marker. It is not called
+for a shard that this broker has unloaded. Source: Kafka's `TransactionMarkerChannelManager` and
 `TransactionMarkerRequestCompletionHandler`.
 """
 

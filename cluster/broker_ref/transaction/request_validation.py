@@ -111,7 +111,7 @@ def _may_be_expected(current: Transaction, expected: ProducerIdAndEpoch) -> bool
     """Return whether the producer id in the request is valid. The epoch is checked later.
 
     The previous producer id is valid if its epochs are exhausted, because the producer may not have
-    received the new one.
+    received the new producer id.
     """
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
@@ -152,8 +152,8 @@ def verify_partitions(
 ) -> Mapping[PartitionKey, ErrorCode]:
     """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
-    Pending changes are ignored, because the partition leader checks the transaction again when it
-    appends the records.
+    Pending changes are ignored, because the partition leader checks the transaction again during
+    the append.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:

@@ -39,7 +39,7 @@ class Transaction:
     """The state of a transactional id: its producer and its last transaction.
 
     `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
-    producer id that the producer receives while the markers still contain the current one.
+    producer id that the producer receives while the markers still contain the current id.
     `last_producer_epoch` is the previous epoch. A producer with this epoch can retry the last epoch
     bump. Missing values are -1. `partitions` are those of an open or prepared transaction.
     `client_transaction_version` is the transaction version of the last request.

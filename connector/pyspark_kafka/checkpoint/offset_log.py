@@ -9,7 +9,7 @@ Spark writes `offsets/<batch id>` once, before the micro-batch runs:
 
 After the version and a line of metadata, there is one line per source with the end offset of the
 micro-batch, or `-` if the source has no offset yet. In version `v2` (Spark 4.2) the name of the
-source and a colon precede the offset. Invariant: an entry keeps the text of every line, and a
+source and a colon precede the offset. Invariant: `OffsetLogEntry` keeps the text of every line. A
 malformed line of a Kafka source is an error.
 """
 
@@ -35,8 +35,8 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 class SourceOffset:
     """The end offset of one source.
 
-    `name` is the name of the source in version v2, otherwise its position. `offsets` is None if
-    the source is not a Kafka source or has no offset yet.
+    `name` is the name of the source in version v2, otherwise the position of the source. `offsets`
+    is None if the source is not a Kafka source or has no offset yet.
     """
 
     name: str
@@ -81,7 +81,7 @@ class OffsetLogEntry:
 
     @property
     def planned_ms(self) -> int | None:
-        """The time at which Spark planned the micro-batch, or None if it is not known."""
+        """The time at which Spark planned the micro-batch, or None if the time is unknown."""
         try:
             found = json.loads(self.metadata)["batchTimestampMs"]
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -98,7 +98,7 @@ class OffsetLogEntry:
         }
 
     def lowest_offsets(self) -> PartitionOffsets:
-        """Return the offsets from which a consumer group would continue.
+        """Return the offset of each partition, for a commit to a consumer group.
 
         If two sources read the same partition, the lower offset is returned.
         """
@@ -168,10 +168,10 @@ def _offsets(text: str) -> PartitionOffsets | None:
 
 
 def _is_of_kafka(value: object) -> bool:
-    """Return whether the value has the form `{"topic":{"0":123}}`, even if it is malformed.
+    """Return whether the value contains valid or malformed offsets of a Kafka source.
 
-    Offsets of other sources are flat objects, or nested objects whose keys are names and whose
-    values are strings.
+    Kafka offsets have the form `{"topic":{"0":123}}`. Offsets of other sources are flat objects, or
+    nested objects whose keys are names and whose values are strings.
     """
     return isinstance(value, dict) and any(
         isinstance(inner, dict)

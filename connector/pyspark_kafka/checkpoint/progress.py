@@ -36,9 +36,8 @@ class Batch:
 class Progress:
     """The position of a query.
 
-    `committed` is the last committed micro-batch. `planned` is the micro-batch after it, if Spark
-    has planned it and has not committed it. `has_state` is True if the query has stateful
-    operators.
+    `committed` is the last committed micro-batch. `planned` is the next micro-batch, if Spark has
+    planned but not committed it. `has_state` is True if the query has stateful operators.
     """
 
     query_id: str | None
@@ -50,8 +49,8 @@ class Progress:
 def read_progress(files: CheckpointFiles) -> Progress:
     """Read the position of the query.
 
-    Raises `CheckpointError` if this is not a checkpoint, if a file is malformed, or if `offsets/`
-    and `commits/` do not belong together. Also raises the errors of `CheckpointFiles`.
+    Raises `CheckpointError` if `files` is not a checkpoint, if a file is malformed, or if
+    `offsets/` and `commits/` do not match. Also raises the same errors as `CheckpointFiles`.
     """
     query_id = _query_id(files)
     offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")

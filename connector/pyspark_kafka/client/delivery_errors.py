@@ -1,4 +1,4 @@
-"""Errors for records that were not written. Both engines use them.
+"""Errors for records that were not written. Both engines use these errors.
 
 Invariant: every error names the topic, and the partition if it is known. No error contains the
 value of a secret setting.
@@ -60,7 +60,7 @@ class DeliveryErrors:
         )
 
     def unreachable(self, topic: str, timeout_s: float, last: PysparkKafkaError) -> KafkaError:
-        """Return the error if no broker can be reached. `last` is the error of the last attempt."""
+        """Return the error for unreachable brokers. `last` is the error of the last attempt."""
         return BrokerUnreachableError(
             f"Writing to topic {topic!r} failed at {self.bootstrap_servers}: no attempt succeeded "
             f"within {timeout_s:g} s. {last.what}",

@@ -1,9 +1,9 @@
 """Chooses the engine and opens its clients.
 
-This is the only module that imports the engines, and it imports each engine only when needed.
-Its functions resolve config provider references in the settings.
-Invariant: the choice depends only on the options, the installed packages and
-`PYSPARK_KAFKA_RECORDS`, so that the driver and the tasks choose the same engine.
+This is the only module that imports the engines, and it imports each engine only when needed. Its
+functions resolve config provider references in the settings. Invariant: the choice depends only on
+the options, the installed packages and `PYSPARK_KAFKA_RECORDS`. The driver and the tasks therefore
+choose the same engine.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _require_native(options: ClientOptions) -> None:
 def check_settings(options: ClientOptions, *, role: Role) -> Engine:
     """Choose the engine and check the settings without opening a client. Raises `OptionError`.
 
-    If there are no settings to check, no engine is imported. A streaming query writes each
+    An engine is imported only if there are settings to check. A streaming query writes each
     micro-batch in new processes, and the import would take most of their run time.
     """
     with resolved(options) as known:
@@ -217,7 +217,7 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
             advice="Remove the option that the 'native' engine does not support.",
             option=option,
         )
-    if reason is None and source is None:  # librdkafka cannot obtain tokens from the source
+    if reason is None and source is None:  # librdkafka does not support the token source
         reason = _missing_kernel()
     engine: Engine = "native" if reason is None else "librdkafka"
     text = (
@@ -252,8 +252,8 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 def _missing_kernel() -> str | None:
     """Return a clause that states that the kernel is not installed, or None.
 
-    Returns None if it is installed or `PYSPARK_KAFKA_RECORDS` is set. Looks only for the file,
-    because planning must not import an engine.
+    Returns None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. Looks only for the
+    kernel's file, because planning must not import an engine.
     """
     if (
         not os.environ.get(_IMPLEMENTATION_VARIABLE)

@@ -1,4 +1,4 @@
-"""Errors for ranges that cannot be read. Both engines use them.
+"""Errors for ranges that cannot be read. Both engines use these errors.
 
 Invariant: every error names the partition and the offset.
 """

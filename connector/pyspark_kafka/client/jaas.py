@@ -217,7 +217,7 @@ def _trust_store(store: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the CA certificates that are used to verify the token endpoint."""
     try:
         properties = tls_properties(store)
-    except OptionError:  # it would name an option that the user did not set
+    except OptionError:  # the error names an option that the user did not set
         raise _invalid_value("its ssl.truststore.location is not a PEM file") from None
     return {name.replace("ssl.", "https.", 1): value for name, value in properties.items()}
 

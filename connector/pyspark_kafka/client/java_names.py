@@ -1,10 +1,10 @@
 """Translates `kafka.*` settings of the Java client and of librdkafka to librdkafka properties.
 
 The tables contain all settings of the Java client. A setting is passed on unchanged, renamed,
-rejected with advice, or ignored with a warning because librdkafka does not need it. Invariant: the
-error for an unknown name suggests the most similar known names, two names for one property must
-have the same value, and no error contains a value that may be secret. Does not import librdkafka,
-which checks the values when a client is opened.
+rejected with advice, or ignored with a warning because librdkafka does not need it. Invariants: the
+error for an unknown name suggests the most similar known names. Two names for one property must
+have the same value. No error contains a value that may be secret. This module does not import
+librdkafka. When a client is opened, librdkafka checks the values.
 
 Sources: ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and SaslConfigs of Apache
 Kafka 4, and CONFIGURATION.md of librdkafka 2.16.
@@ -366,14 +366,14 @@ JAVA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         TOKEN_PROVIDER: (TOKEN_PROVIDER, _HANDLER, "sasl.mechanism", "sasl.mechanisms"),
     }
 )
-"""The Java settings from which each librdkafka property is translated, in addition to the tables.
+"""Further Java settings for each librdkafka property, in addition to those in the tables.
 
-If the user set none of them, errors name the first one.
+If the user has set none of these settings, errors name the first one.
 """
 
 
 def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
-    """Return the option that sets this property. If none does, return one that can."""
+    """Return the option that sets this property. If none does, return one that can set it."""
     java = JAVA_SETTINGS.get(property_name, ())
     found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
     return f"kafka.{found or next(iter(java), property_name)}"

@@ -1,4 +1,4 @@
-"""A pool of idle clients, so that tasks in the same Python worker reuse connections.
+"""A pool of idle clients, which lets tasks in the same Python worker reuse connections.
 
 Invariant: a client is lent to one task at a time, is closed after an error, and is used only in the
 process that opened it, because Spark forks its Python workers.
@@ -62,7 +62,8 @@ class ClientPool(Generic[_Client]):
 def _key(options: ClientOptions) -> _Key:
     """Return the settings that identify a client. Excludes the group id, which may be random.
 
-    The settings are resolved, so that a client with an old password is not used after a rotation.
+    The settings are resolved. After a password rotation, clients with the old password are not
+    used.
     """
     return (
         tuple(sorted(resolved_settings(options).values.items())),

@@ -1,8 +1,8 @@
 """The `KafkaClient` interface, which the `native` and `librdkafka` engines implement.
 
-It separates planning, reading and writing from the engines. Arguments and results are immutable
-values, and records are passed only as Arrow batches. Invariant: every call is bounded in time, and
-raises only errors of `pyspark_kafka.errors`.
+The interface separates planning, reading and writing from the engines. Arguments and results are
+immutable values, and records are passed only as Arrow batches. Invariant: every call is bounded in
+time, and raises only errors of `pyspark_kafka.errors`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Producer(Protocol):
 
         The `topic` and `value` columns are required. Other columns are treated as null if they are
         missing. Blocks while the send buffer is full. Raises `RowError` for a record that is too
-        large or whose partition does not exist, `DeliveryError` if an earlier row could not be
-        written, and `AccessError`.
+        large or whose partition does not exist, `DeliveryError` for an earlier row that could not
+        be written, and `AccessError` for denied access.
         """
 
     def flush(self) -> None:
         """Wait until the brokers have acknowledged all rows.
 
-        Raises `AccessError`, and `DeliveryError` with the topic, the partition and the broker's
-        error code or the timeout (`kafka.delivery.timeout.ms`).
+        Raises `AccessError` or `DeliveryError`. A `DeliveryError` contains the topic, the
+        partition, and the broker's error code or the timeout (`kafka.delivery.timeout.ms`).
         """
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class KafkaReadClient(Protocol):
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the committed offsets of a group. The offset is None if a partition has none."""
+        """Return the group's committed offset of each partition, or None if there is none."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group, without a transaction and without joining the group.
@@ -84,7 +84,7 @@ class KafkaReadClient(Protocol):
 
     @property
     def checks_topic_ids(self) -> bool:
-        """Whether `fetch` checks `topic_id`. If False, callers must check it before the fetch."""
+        """Whether `fetch` checks `topic_id`. If False, callers must check the id before a fetch."""
 
     def fetch(
         self,
@@ -96,12 +96,13 @@ class KafkaReadClient(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range as Arrow batches with exactly these columns.
 
-        `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the
-        offsets, including at the end of the range, are not errors: control records, aborted
-        transactions and compaction cause them. Raises `OffsetOutOfRangeError`, whose message
-        contains the available offsets, `UnknownTopicOrPartitionError` (also if the topic's id
-        is not `topic_id`), `FetchTimeoutError` if no data arrives for
-        `kafkaConsumer.pollTimeoutMs`, and `CorruptBatchError`.
+        `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the offsets,
+        including at the end of the range, are not errors: control records, aborted transactions and
+        compaction cause them. Raises `OffsetOutOfRangeError`, `UnknownTopicOrPartitionError`,
+        `FetchTimeoutError` or `CorruptBatchError`. The message of an `OffsetOutOfRangeError`
+        contains the available offsets. An `UnknownTopicOrPartitionError` is also raised if the
+        topic's id is not `topic_id`. A `FetchTimeoutError` is raised if no data arrives for
+        `kafkaConsumer.pollTimeoutMs`.
         """
 
     def close(self) -> None: ...

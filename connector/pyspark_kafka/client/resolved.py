@@ -1,7 +1,8 @@
 """Resolves config provider references in the settings of a client, on the machine that connects.
 
 Spark's plan and the pickled state of tasks contain `ClientOptions` with references. The driver and
-each executor resolve them when they check settings or open a client, so no secret is sent to tasks.
+each executor resolve the references when they check settings or open a client, so no secret is sent
+to tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def resolved_settings(options: ClientOptions) -> Resolved:
 
 @contextmanager
 def resolved(options: ClientOptions) -> Iterator[ClientOptions]:
-    """Yield options whose settings contain no references. They must not be pickled.
+    """Yield options whose settings contain no references. The options must not be pickled.
 
     Errors that are raised in the context show references instead of resolved values. Raises
     `OptionError`.

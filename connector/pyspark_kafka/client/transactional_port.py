@@ -1,10 +1,11 @@
 """The `TransactionalClient` interface, which only the `native` engine implements.
 
-It separates the commit protocol (`sink.exactly_once`) from the engine. librdkafka cannot implement
-it, because it cannot continue with a producer id that another process initialized. Implementations
-retry retriable errors for `kafka.default.api.timeout.ms`, for example while a coordinator moves or
-loads, a broker restarts, or transaction markers are being written. Invariant: every call is bounded
-in time, and an unknown outcome is returned as unknown, never as success or failure.
+The interface separates the commit protocol (`sink.exactly_once`) from the engine. librdkafka cannot
+implement the interface, because librdkafka cannot continue with a producer id that another process
+initialized. Implementations retry retriable errors for `kafka.default.api.timeout.ms`, for example
+while a coordinator moves or loads, a broker restarts, or transaction markers are being written.
+Invariant: every call is bounded in time, and an unknown outcome is returned as unknown, never as
+success or failure.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class TransactionalClient(KafkaClient, Protocol):
 
         Returns only after the markers of that transaction are written. With `expected` (KIP-360),
         raises `ProducerFencedError` if another producer owns the transactional id. With transaction
-        version 1, it also raises this error if the transactional id had an open transaction, which
-        the coordinator aborts. Raises `OptionError` if the timeout exceeds the brokers' limit
+        version 1, also raises this error if the transactional id had an open transaction, which the
+        coordinator aborts. Raises `OptionError` if the timeout exceeds the brokers' limit
         (INVALID_TRANSACTION_TIMEOUT).
         """
 

@@ -54,7 +54,7 @@ def add_client_arguments(parser: argparse.ArgumentParser, *, is_required: bool, 
 
 
 def given_options(parsed: argparse.Namespace) -> dict[str, str]:
-    """Return the options that `add_client_arguments` has parsed. Raises `OptionError`."""
+    """Return the options in the parsed client arguments. Raises `OptionError`."""
     given = {**_command_config(parsed.command_config), **dict(parsed.option)}
     given["kafka.bootstrap.servers"] = parsed.bootstrap_servers
     return given

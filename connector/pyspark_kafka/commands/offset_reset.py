@@ -1,13 +1,13 @@
 """Calculates the new offsets of a query, and the new content of its checkpoint.
 
 Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: an offset outside the
-log is replaced with the nearest offset in it.
+log is replaced with the nearest offset in the log.
 
 The next micro-batch starts at the end of the last committed micro-batch, so the new offsets replace
 the end offsets of the committed micro-batch. A planned micro-batch gets the same end offsets and
-therefore reads nothing from these partitions. It keeps its id and its offsets of all other
-partitions and sources. If a sink has already written the rows of the planned micro-batch, it
-therefore skips no rows of a later micro-batch.
+therefore reads nothing from the partitions that are reset. It keeps its id and its offsets of all
+other partitions and sources. A sink that has already written the rows of the planned micro-batch
+therefore skips only this micro-batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """The reset of a partition. `new` differs from a `requested` offset outside the log."""
+    """The reset of a partition. `new` and `requested` differ if `requested` is outside the log."""
 
     partition: SourcePartition
     current: int

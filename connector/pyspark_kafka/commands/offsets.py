@@ -4,7 +4,7 @@
 
 The command shows the offsets and the lag of a query. A reset option such as `--to-datetime` changes
 the offsets in the checkpoint, and `--to-group` commits the offsets to a consumer group. Without
-`--execute`, neither changes anything. The options have the names of Kafka's
+`--execute`, the command changes nothing. The options have the names of Kafka's
 `kafka-consumer-groups.sh`.
 """
 
@@ -56,7 +56,7 @@ Stop the query before you change its offsets. docs/guide.md explains what a rese
 
 
 def add_command(add_parser: AddParser) -> None:
-    """Add the parser of this command. It sets `run`, which returns the exit code."""
+    """Add the parser of this command. The parser sets `run`, which returns the exit code."""
     parser = add_parser(
         "offsets",
         help="show, reset or copy the offsets of a streaming query",
@@ -156,7 +156,7 @@ class _Command:
         _print_table(rows, hidden=() if planned else ("PLANNED-OFFSET",))
 
     def reset(self, change: Change) -> None:
-        """Change the offsets in the checkpoint, or show the change without `--execute`."""
+        """Change the offsets in the checkpoint. Without `--execute`, only show the change."""
         offsets = self._offsets(self._committed())
         partitions = {partition for _, partition in offsets}
         self._check_partitions(partitions)
@@ -199,7 +199,7 @@ class _Command:
                 self._write(edited)
 
     def copy_to_group(self, group_id: str) -> None:
-        """Commit the query's offsets to a group, or show them without `--execute`."""
+        """Commit the query's offsets to a group. Without `--execute`, only show the offsets."""
         lowest = self._committed().entry.lowest_offsets()
         offsets = {p: offset for p, offset in lowest.items() if self._is_selected(p)}
         self._check_partitions(offsets.keys())
@@ -256,7 +256,7 @@ class _Command:
             if topic not in topics or missing:
                 raise OptionError(
                     f"--topic selects {format_partitions(missing) or topic}, but the checkpoint "
-                    "contains no offset of it.",
+                    "contains no offset for this selection.",
                     advice="Select partitions that the query has read. A query reads new "
                     "partitions from their earliest offsets.",
                     option="--topic",
@@ -294,10 +294,10 @@ class _Command:
                 print(f"Source {source.name} is not a Kafka source, or has no offset yet.")
 
     def _write(self, edited: Sequence[tuple[Batch, bytes]]) -> None:
-        """Replace files of the checkpoint, after a backup of each of them.
+        """Back up and replace files of the checkpoint.
 
-        Spark ignores the name of a backup. The name contains no colon, because Hadoop rejects
-        colons.
+        Spark ignores files with the name of a backup. The name contains no colon, because Hadoop
+        rejects colons.
         """
         if read_progress(self._files) != self._progress:
             raise CheckpointError(

@@ -3,8 +3,8 @@
     pyspark-kafka transactions --id ID --bootstrap-servers HOST:PORT
 
 The command shows the state of a sink. With `--recover`, it also prints the actions that would
-repair the sink. With `--recover --yes`, it executes them. Without `--yes`, it changes nothing. The
-report and the actions are written to stdout.
+repair the sink. With `--recover --yes`, it executes these actions. Without `--yes`, it changes
+nothing. The report and the actions are written to stdout.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _seconds(text: str) -> int:
 
 
 def add_command(add_parser: AddParser) -> None:
-    """Add the parser of this command. It sets `run`, which returns the exit code."""
+    """Add the parser of this command. The parser sets `run`, which returns the exit code."""
     parser = add_parser(
         "transactions",
         help="show, recover or forget the state of an exactly-once sink",
@@ -211,7 +211,7 @@ class _Command:
         done: list[str] = []
 
         def on_action(text: str) -> None:
-            """Print the action immediately, so that it is visible even if the next action fails."""
+            """Print the action immediately, because the next action may fail."""
             done.append(text)
             print(f"done {text}", flush=True, file=sys.stderr if self._parsed.json else None)
 

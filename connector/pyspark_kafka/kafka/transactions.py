@@ -22,7 +22,7 @@ At level 2 (KIP-890), each EndTxn request (v5) bumps the producer epoch.
 
 
 def is_sink_id(transactional_id: str) -> bool:
-    """Return whether this is a valid value of the `transactionalId` option.
+    """Return whether `transactional_id` is a valid value of the `transactionalId` option.
 
     Kafka allows any string. The sink allows fewer characters, because it appends `/`-separated
     parts for its tasks and uses the id in patterns and record keys.

@@ -44,8 +44,8 @@ class Lag:
 class LatestOffsets:
     """Requests the latest offsets from the cluster.
 
-    `options` are the options of a read. They must contain `kafka.bootstrap.servers`. The
-    constructor raises `OptionError`.
+    `options` are the options of a read, and must contain `kafka.bootstrap.servers`. The constructor
+    raises `OptionError`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

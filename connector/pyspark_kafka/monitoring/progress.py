@@ -25,9 +25,9 @@ Side = Literal["read", "write"]
 class SourceProgress:
     """The progress of one Kafka source.
 
-    `end` contains the end offsets of the micro-batch, and `latest` contains the latest offsets at
-    the time when it was planned. `latest` is empty if Spark replayed a micro-batch that an earlier
-    run had planned.
+    `end` contains the end offsets of the micro-batch. `latest` contains the latest offsets at the
+    time when Spark planned the micro-batch. `latest` is empty if Spark replayed a micro-batch that
+    an earlier run had planned.
     """
 
     end: PartitionOffsets
@@ -117,7 +117,7 @@ def _offsets(value: object) -> PartitionOffsets:
 
 
 def _observed(report: Mapping[str, Any], side: Side, metric: str) -> int | None:
-    """Return the sum of a metric that `sizes.count_bytes` has added, or None without such metrics.
+    """Return the sum of a metric that `sizes.count_bytes` has added, or None if there is none.
 
     A metric is null if a micro-batch has no rows.
     """

@@ -26,7 +26,7 @@ _COUNTERS: Final = {
         "Bytes of the keys and values written to the sink.",
     ),
 }
-"""Fields of `QueryProgress`, and the name and description of the counter that sums up each."""
+"""Fields of `QueryProgress`, each with the name and description of the counter that adds it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

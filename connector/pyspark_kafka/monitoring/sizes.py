@@ -1,8 +1,8 @@
 """Counts the rows and bytes that a streaming query reads or writes.
 
 Spark's progress reports contain no byte counts, and Python sources and sinks cannot add metrics to
-the reports. A DataFrame can: Spark evaluates the observed metrics of a DataFrame with each
-micro-batch and reports the results.
+the reports. A DataFrame can add metrics: Spark evaluates the observed metrics of a DataFrame with
+each micro-batch and reports the results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options of the data source: definitions, parsing and parsed values.
 
-`table` defines all options, using the value types in `types`. `values` contains the parsed options,
+`table` defines all options, with the value types in `types`. `values` contains the parsed options,
 which all other packages use. `offsets_json` reads and writes Spark's JSON for partitions and
 offsets. `names` suggests corrections for misspelled option names. `raw_options` gives typed access
 to the options of one query. `parse` converts the options of a query to the classes in `values`.

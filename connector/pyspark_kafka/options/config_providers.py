@@ -40,7 +40,7 @@ class Resolved:
     def masked_in_errors(self) -> Iterator[None]:
         """Return a context in which errors show references instead of resolved values.
 
-        In this context, `masked` does the same for the text of a log message.
+        In this context, `masked` also masks the text of a log message.
         """
         token = _masks.set((*_masks.get(), _Mask(self.references)))
         try:

@@ -83,7 +83,7 @@ class Option:
     """The default of a streaming read, if it differs from `default`."""
     ignored_modes: frozenset[Mode] = frozenset()
     requires: str | None = None
-    """Another option that must also be set, in the modes to which that option applies."""
+    """Another option that must also be set, if that option applies to the query."""
     advice: str = field(default="Remove the option.", repr=False)
     """The advice of the error that is raised if the option does not apply to the query."""
 

@@ -1,7 +1,7 @@
 """Parsed options as immutable values.
 
-`parse` returns these values, and Spark pickles them and sends them to the executors. The values are
-valid; only conditions that require a connection to the cluster have not been checked.
+`parse` returns these values, and Spark pickles them and sends them to the executors. All values
+have been checked, except for conditions that require a connection to the cluster.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class ExactlyOnce:
     """The options of a sink with `transactionalId`.
 
     `group_id` is the group to which the sink commits the source offsets of a micro-batch; it is
-    None without `commitOffsets`. `checkpoint` is the value of `checkpointLocation`. `batch_id` is
-    the id of a repeatable batch job.
+    None if `commitOffsets` is not set. `checkpoint` is the value of `checkpointLocation`.
+    `batch_id` is the id of a repeatable batch job.
     """
 
     transactional_id: str

@@ -4,7 +4,7 @@ Both implementations of `encode` use this module to compress the records section
 Java clients and brokers, librdkafka and kafka-python can read the formats. The same section, codec
 and level always result in the same bytes.
 
-This module writes the LZ4 frames, because Kafka's Java client does not accept the frames of Arrow's
+This module writes the LZ4 frames itself, because Kafka's Java client rejects the frames of Arrow's
 codec. `Lz4BlockInputStream` requires this format:
 
 | size | field            | value                                                                |
@@ -66,7 +66,7 @@ Compress = Callable[[memoryview], bytes]
 
 
 def compressor(codec: Codec, level: int | None) -> Compress:
-    """Return a compressor. It is not thread-safe."""
+    """Return a compressor, which is not thread-safe."""
     assert codec is not Codec.NONE
     assert level is None or level in LEVELS[codec]
     arrow_level = _DEFAULT_LEVELS[codec] if level is None else level

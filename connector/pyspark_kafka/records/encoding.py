@@ -16,7 +16,7 @@ from pyspark_kafka.errors import RowError
 from pyspark_kafka.records.contract import Codec
 
 SEQUENCE_MAX: Final = 2**31 - 1
-"""The maximum sequence number. It is followed by 0 (`DefaultRecordBatch.incrementSequence`)."""
+"""The maximum sequence number. The next one is 0 (`DefaultRecordBatch.incrementSequence`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1

@@ -1,9 +1,9 @@
 """Iterate over the record batches of a log, including control batches and aborted transactions.
 
 Callers can determine which producer wrote a batch and which transactions were committed. The header
-and the CRC of every batch are validated; records are validated when they are read. The batches are
-parsed by `_pure`, because the topics that are read in this way are small. The kernel computes the
-CRCs if it is installed.
+and the CRC of every batch are validated; records are validated when they are read. `_pure` parses
+the batches, because the topics that use this module are small. If the compiled kernel is installed,
+it computes the CRCs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COM
 def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, None, int]:
     """Yield the batches that overlap the requested offsets, and return the next offset.
 
-    An incomplete batch at the end of `data` is ignored. Raises the errors of `contract.Decode`.
-    Errors in records are raised when the records are read. `columns` and `aborted` of the request
-    are ignored.
+    An incomplete batch at the end of `data` is ignored. Raises the same errors as
+    `contract.Decode`. Errors in records are raised when the records are read. `columns` and
+    `aborted` of the request are ignored.
     """
     view = memoryview(data).cast("B")
     next_offset, offset_min, position = request.start_offset, 0, 0

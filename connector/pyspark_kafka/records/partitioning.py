@@ -1,4 +1,4 @@
-"""The partition of a key, as Kafka's default partitioner (`BuiltInPartitioner`) chooses it."""
+"""Calculates the partition of a key, like Kafka's default partitioner (`BuiltInPartitioner`)."""
 
 from __future__ import annotations
 

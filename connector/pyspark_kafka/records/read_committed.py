@@ -1,8 +1,8 @@
-"""The rules of `read_committed` for aborted transactions and control records (KIP-98).
+"""Implements the rules of `read_committed` for aborted transactions and control records (KIP-98).
 
-Both implementations of `decode` use this module to skip batches of aborted transactions. An aborted
-transaction of a producer extends from its first offset to its abort marker. Source: CompletedFetch
-of Apache Kafka's consumer.
+The `pure` and `cython` implementations of `decode` use this module to skip batches of aborted
+transactions. An aborted transaction of a producer extends from its first offset to its abort
+marker. Source: `CompletedFetch` of Apache Kafka's consumer.
 """
 
 from __future__ import annotations

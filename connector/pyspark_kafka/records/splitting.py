@@ -1,8 +1,8 @@
 """Split an encoded batch that a broker rejects as too large.
 
-This is rare, so there is only one implementation, in plain Python. Records keep their order,
-timestamps and sequence numbers. The parts are identical to batches that `encode` returns. Source:
-`ProducerBatch.split` of Apache Kafka.
+Such batches are rare, so there is only one implementation, in plain Python. Records keep their
+order, timestamps and sequence numbers. The parts are identical to batches that `encode` returns.
+Source: `ProducerBatch.split` of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _CODEC_MASK: Final = 0x07
 def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch]:
     """Split a batch with several records into two batches of similar uncompressed size.
 
-    `level` is `Encoding.level`. It is needed because a batch does not contain its compression
-    level.
+    `level` is `Encoding.level`. The caller passes the level, because a batch does not contain it.
     """
     assert batch.record_count > 1
     (

@@ -1,4 +1,4 @@
-"""Driver-side checks of the columns of a DataFrame that is written to Kafka.
+"""Checks on the driver whether the columns of a DataFrame can be written to Kafka.
 
 A DataFrame that cannot be written is rejected before any task starts. Invariant: the column types
 of an accepted DataFrame need no further checks.

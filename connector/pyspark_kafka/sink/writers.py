@@ -1,4 +1,4 @@
-"""The writers that Spark calls in batch and streaming queries. Each delegates to a `Write`.
+"""Defines Spark's batch and streaming writers. Each writer delegates to a `Write`.
 
 Invariant: a writer is created only after all checks that do not require a broker have succeeded.
 

@@ -1,4 +1,4 @@
-"""The Spark source, which reads records from Kafka.
+"""Implements the Spark source, which reads records from Kafka.
 
 `batch_reader` and `stream_reader` contain the classes that Spark calls. `batch_planner` and
 `stream_planner` plan ranges on the driver. They use `offset_reader` (offsets in the cluster),

@@ -47,7 +47,7 @@ class BatchBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """A range that a task of a batch read has to read.
+    """A range that a task of a batch read must read.
 
     `planned` is None if the plan is empty. The other fields are used when Spark repeats the read:
     `is_first` and `is_last` specify whether the range is the first or last range of its partition.
@@ -66,7 +66,7 @@ class BatchRange:
 
 
 BatchTask = tuple[BatchRange, ...]
-"""The ranges that one Spark task of a batch read has to read."""
+"""The ranges that one Spark task of a batch read must read."""
 
 
 def has_fixed_bounds(options: SourceOptions) -> bool:
@@ -99,7 +99,10 @@ def plan_again(
     options: SourceOptions,
     pruning: Pruning,
 ) -> list[PlannedRange]:
-    """Return the ranges that a task reads with new bounds. Raises the errors of `plan_batch`."""
+    """Return the ranges that a task reads with new bounds.
+
+    Raises the same errors as `plan_batch`.
+    """
     ranges = [r for planned in task for r in _ranges_again(planned, bounds, pruning)]
     return [
         PlannedRange(fetch_range=r, topic_id=bounds.assignment.topic_ids[r.topic_partition.topic])

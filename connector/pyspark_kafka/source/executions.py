@@ -25,11 +25,11 @@ _EXECUTION_ID: Final = "spark.sql.execution.id"
 """`SQLExecution.EXECUTION_ID_KEY`. The jobs of an RDD do not have this property."""
 _PREFIX: Final = "pyspark_kafka-"
 _FILES_MAX: Final = 16
-"""The number of executions per plan whose files are kept. Several can run at the same time."""
+"""The number of executions per plan whose files are kept. Executions can overlap."""
 _KNOWN_MAX: Final = 16
 
 _known: Final[dict[str, object]] = {}
-"""The latest values that this process has read or written, so that few tasks read files."""
+"""A cache of the latest values that this process has read or written."""
 
 
 def later_execution(plan_id: str) -> str | None:
@@ -48,8 +48,8 @@ def later_execution(plan_id: str) -> str | None:
 def agree(plan_id: str, execution: str, propose: Callable[[], T]) -> T:
     """Return the value that the first task of this executor proposed for an execution of a plan.
 
-    `propose` is called if there is no value yet, and its errors are raised. If the file cannot be
-    written, only the tasks of this Python worker agree. The files of old executions are deleted.
+    `propose` is called if there is no value yet. Errors of `propose` are raised. If the file cannot
+    be written, only the tasks of this Python worker agree. The files of old executions are deleted.
     """
     return _agree(f"{plan_id}-{execution}", propose, old=f"{plan_id}-*")
 

@@ -46,7 +46,7 @@ class GroupCommitter:
         group_id = self._options.group_id
         try:
             self._open().commit_offsets(group_id, offsets)
-        except PysparkKafkaError as error:  # Not only `KafkaError`: SSL files may be missing.
+        except PysparkKafkaError as error:  # Includes errors about missing SSL files.
             log.warning(
                 "The offsets of a micro-batch were not committed to group '%s' (option "
                 "'commitOffsets'). The query continues, and the next micro-batch will commit "

@@ -215,7 +215,7 @@ class OffsetReader:
     def wait_until_stable(self, ends: PartitionOffsets) -> None:
         """Wait until the last stable offsets of all partitions have reached `ends`.
 
-        Raises `OffsetError` if this takes longer than `kafkaConsumer.pollTimeoutMs`.
+        Raises `OffsetError` if the wait is longer than `kafkaConsumer.pollTimeoutMs`.
         """
         timeout_ms = self._options.client.poll_timeout_ms
         deadline = self._monotonic() + timeout_ms / 1000

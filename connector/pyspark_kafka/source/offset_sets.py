@@ -1,4 +1,4 @@
-"""The sets of offsets that filters on `offset` select.
+"""Represents the sets of offsets that filters on `offset` select.
 
 Invariant: the ranges in `Offsets` are sorted, non-empty, non-overlapping and non-adjacent.
 """

@@ -155,7 +155,7 @@ def _is_supported(condition: Condition) -> bool:
         return True
     literals = condition.value if condition.operator is Operator.IN else [condition.value]
     return isinstance(literals, Sequence) and all(
-        # In Python, bool is a subclass of int, but in SQL it is not a number.
+        # In Python, bool is a subclass of int, but a SQL boolean is not a number.
         literal is None or type(literal) is literal_type
         for literal in literals
     )

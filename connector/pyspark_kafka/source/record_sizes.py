@@ -2,8 +2,8 @@
 
 Kafka does not report the size of an offset range. The driver therefore reads a sample of the
 records that come next, and assumes that every other unread offset of the topic has a record of the
-same average size. Invariant: an estimate reads at most `_PARTITIONS_MAX` partitions, and few
-records of each.
+same average size. Invariant: an estimate reads a few records of at most `_PARTITIONS_MAX`
+partitions.
 """
 
 from __future__ import annotations

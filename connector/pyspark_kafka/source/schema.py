@@ -1,6 +1,6 @@
 """The columns of the source with their Spark types, and the columns that a user's schema selects.
 
-Invariant: the types correspond to `columns.SOURCE_SCHEMA`. A test checks this.
+Invariant: the types correspond to `columns.SOURCE_SCHEMA`. A test checks this invariant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The features of the installed Spark version, detected from its classes and modules.
+"""Detects the features of the installed Spark version from its classes and modules.
 
 Spark 4.2 added `pyspark.sql.streaming.datasource`, which provides read limits, a start offset for
 `latestOffset`, `SupportsTriggerAvailableNow` and `reportLatestOffset`.

@@ -1,7 +1,7 @@
 """Converts Spark's filters to conditions.
 
-Only this module uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). It compares
-class names, so that it can be imported with earlier Spark versions. Invariant: Spark evaluates
+Only this module uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). The module
+compares class names, so it can be imported with earlier Spark versions. Invariant: Spark evaluates
 unknown filters itself.
 """
 

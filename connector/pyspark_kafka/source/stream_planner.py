@@ -2,9 +2,9 @@
 
 The planner determines the offsets and the tasks of micro-batches. It keeps the state of a running
 query (`KafkaMicroBatchStream` in Spark's connector). Invariants: returned offsets contain all
-partitions that exist. With `Trigger.AvailableNow`, they do not exceed the latest offsets at the
-start of the run. If a micro-batch is planned again, it has the same tasks, unless its topics have
-changed.
+partitions that exist. With `Trigger.AvailableNow`, returned offsets do not exceed the latest
+offsets at the start of the run. If a micro-batch is planned again, it has the same tasks, unless
+its topics have changed.
 
 Start of a new query: Spark writes the end offsets of a micro-batch to the checkpoint before it runs
 the micro-batch, but it does not write the start offsets of the first micro-batch. Spark requests
@@ -98,7 +98,7 @@ class StreamPlanner:
 
     @property
     def latest_known(self) -> PartitionOffsets:
-        """The latest offsets that the last request returned, regardless of the query's position."""
+        """Return the latest offsets from the last request, regardless of the query's position."""
         return self._latest
 
     def is_initial(self, offsets: PartitionOffsets) -> bool:
@@ -168,11 +168,11 @@ class StreamPlanner:
         return latest, {**end, **self._starts_of_recreated(position)}
 
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
-        """Return the log start offsets of recreated partitions, unless the position equals them.
+        """Return the log start offset of each recreated partition, unless it equals the position.
 
-        As end offsets, they make the micro-batch empty for these partitions. The checkpoint then
-        contains the position in the new log, and the next micro-batch reads the new log, even if
-        the new log has the same offsets as the old log.
+        With these end offsets, the micro-batch is empty for the recreated partitions. The
+        checkpoint then contains the position in the new log, and the next micro-batch reads the new
+        log, even if the new log has the same offsets as the old log.
         """
         recreated = {p for p in position if p.topic in self._recreated and p in self._latest}
         earliest = self._reader.earliest(recreated) if recreated else {}
@@ -197,7 +197,7 @@ class StreamPlanner:
     def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
         """Return whether a restarted query must not use these end offsets of a first micro-batch.
 
-        They may be before the restarted query's position, or far beyond its rate limit.
+        The offsets may be before the restarted query's position, or far beyond its rate limit.
         """
         if _may_resolve_later(self._options):
             is_latest = self._options.starting is OffsetLimitName.LATEST
@@ -205,7 +205,7 @@ class StreamPlanner:
         return end != latest
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
-        """Return the tasks that read from `start` to `end`. Both may come from a checkpoint.
+        """Return the tasks that read from `start` to `end`. Both offsets may be from a checkpoint.
 
         Raises `OffsetError`, `DataLossError`, and `CheckpointError` if the offsets belong to
         another query.
@@ -334,7 +334,10 @@ class StreamPlanner:
         return {p: o if high_watermarks[p] >= o else latest[p] for p, o in backwards.items()}
 
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
-        """Report recreated topics as data loss. Raises an error if a new topic does not exist."""
+        """Report recreated topics as data loss.
+
+        Raises an error for a missing topic that was not read before.
+        """
         read_before = self._known_topics | {partition.topic for partition in known}
         self._reader.require_topics(assignment.missing_topics - read_before)
         for topic, topic_id in assignment.topic_ids.items():

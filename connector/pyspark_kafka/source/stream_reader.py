@@ -1,7 +1,7 @@
-"""The reader that Spark calls for `spark.readStream`. It converts offsets from and to JSON.
+"""Defines the reader for `spark.readStream`, which converts offsets from and to JSON.
 
-Spark keeps one reader in a long-lived process on the driver, and calls it for offsets and
-partitions until it calls `stop()`. Spark pickles another instance for the executors, where only
+Spark keeps one reader in a long-lived process on the driver. It calls this reader for offsets and
+partitions, and finally calls `stop()`. Spark pickles another instance for the executors, where only
 `read` is called. The client is therefore opened when offsets are first requested, and `read` does
 not depend on the state of the reader.
 """
@@ -181,8 +181,8 @@ class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
 class FailedStreamReader(DataSourceStreamReader):
     """Raises the error that prevented the creation of a reader.
 
-    If `DataSource.streamReader` raises an error, Spark's process has no reader, but still calls
-    its `stop` method. This adds an `UnboundLocalError` to the error that the user sees.
+    If `DataSource.streamReader` raises an error, Spark's process has no reader, but still calls its
+    `stop` method. The failed call adds an `UnboundLocalError` to the error that the user sees.
     """
 
     def __init__(self, error: PysparkKafkaError) -> None:

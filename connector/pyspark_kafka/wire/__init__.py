@@ -2,8 +2,9 @@
 
 The native engine uses this package for all its requests. Every call returns by its deadline, and
 one thread can wait for several brokers at the same time (`connection.wait_any`). Malformed
-responses raise an error that names the broker and the request. They cannot cause a crash, a hang,
-or an allocation that is much larger than the response. Only `transport` and `tls` use sockets.
+responses raise an error that names the broker and the request. Such responses cannot cause a crash,
+a hang, or an allocation that is much larger than the response. Only `transport` and `tls` use
+sockets.
 
     cluster_queries       queries for topics, offsets and groups, with retries
     transaction_requests  requests for transactions, without retries

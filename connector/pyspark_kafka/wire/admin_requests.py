@@ -1,4 +1,4 @@
-"""Administrative requests for topics and brokers, without retries.
+"""Sends administrative requests for topics and brokers, without retries.
 
 CreateTopics requests use kio, but DescribeConfigs requests do not. Replicas and brokers are read
 from Metadata responses. A response that does not contain exactly the requested resources raises an

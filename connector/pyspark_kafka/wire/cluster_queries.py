@@ -1,4 +1,4 @@
-"""Queries for topics, offsets and consumer groups, with retries.
+"""Queries topics, offsets and consumer groups, with retries.
 
 `ClusterQueries` implements `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets`
 and `commit_offsets` of `KafkaReadClient`. If a leader or coordinator moves or a broker fails, the
@@ -7,7 +7,7 @@ metadata is refreshed and the request is sent to the new broker. Every query end
 
 Retriable errors are retried with exponential backoff until the timeout. After errors that are
 usually permanent (an unknown topic, a server error, a malformed response), there are at most
-`retries` attempts, with a pause of `retry_interval_s` between them.
+`retries` attempts, with a backoff of `retry_interval_s` between them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ EndTxn request, even if thousands of requests are waiting."""
 _TRY_GROWTH: Final = 1.5
 """Each attempt has a longer timeout than the previous attempt, because a cluster may be slow."""
 _COMMON_S: Final = 2.0
-"""For this long, CONCURRENT_TRANSACTIONS is logged at DEBUG level, because it is common while the
-coordinator writes markers."""
+"""The time during which CONCURRENT_TRANSACTIONS is logged at DEBUG level. This error code is common
+while the coordinator writes markers."""
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
 _HAS_MEMBERS: Final = frozenset(
@@ -202,7 +202,7 @@ class ClusterQueries:
             if is_retriable(failed):
                 unreachable = isinstance(failed, BrokerUnreachableError)
                 backoff = self.reconnect_backoff if unreachable else self.backoff
-                go_on = backoff.pause(attempts, clock=clock, deadline=deadline)
+                go_on = backoff.sleep(attempts, clock=clock, deadline=deadline)
             else:
                 permanent_failures += 1
                 if permanent_failures >= self.retries or _is_access_error(failed):

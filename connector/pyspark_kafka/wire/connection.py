@@ -1,4 +1,4 @@
-"""A connection to one broker, with pipelined requests.
+"""Implements a connection to one broker, with pipelined requests.
 
 A request can be sent before the responses to earlier requests arrive. The broker responds in the
 order of the requests, and the client verifies the order with the correlation ids. Every wait ends
@@ -182,7 +182,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether requests can be sent.
+        """Return whether requests can be sent.
 
         Detects that the broker has closed an idle connection, or that the session has expired.
         """
@@ -195,19 +195,19 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no caller is waiting for a response."""
+        """Return whether no caller is waiting for a response."""
         return all(
             pending._abandoned for requests in (self._in_flight, self._held) for pending in requests
         )
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection has neither failed nor been closed."""
+        """Return whether the connection is open."""
         return self._failure is None
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response."""
+        """Return the number of requests without a response."""
         return len(self._in_flight) + len(self._held)
 
     def authenticate(
@@ -240,8 +240,8 @@ class Connection:
         """Send as many bytes of a request as possible without waiting.
 
         `wait_any` sends the remaining bytes. The caller must respect `throttled_until`, and must
-        not change the buffers of the request until it is done. Raises `BrokerUnreachableError` if
-        the connection has failed.
+        not change the buffers of the request until the request is done. Raises
+        `BrokerUnreachableError` if the connection has failed.
         """
         self._raise_if_failed(request)
         self.used_at = self._clock.now()
@@ -353,9 +353,9 @@ class Connection:
                 f"client for another {waiting_s:.3g} s. This is longer than the timeout allows.",
                 advice="Raise the quota of this client id, or raise the timeout.",
             )
-        pause_s = self._clock.left_s(self.throttled_until)
-        if pause_s:
-            self._clock.sleep(pause_s)
+        throttle_s = self._clock.left_s(self.throttled_until)
+        if throttle_s:
+            self._clock.sleep(throttle_s)
 
     def _write_available(self) -> None:
         while self._outgoing and self._failure is None:
@@ -369,7 +369,7 @@ class Connection:
             _drop(self._outgoing, sent)
 
     def _is_sending(self) -> bool:
-        """Whether unsent bytes remain, or an authentication holds back requests."""
+        """Return whether unsent bytes remain or an authentication is in progress."""
         return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
 
     def _write_all(self, request: Request[Any] | str, deadline: float) -> None:

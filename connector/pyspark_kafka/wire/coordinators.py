@@ -1,4 +1,4 @@
-"""FindCoordinator requests and responses, versions 1 to 5, without kio.
+"""Builds FindCoordinator requests and reads their responses, versions 1 to 5, without kio.
 
 Loading kio's schema would delay every micro-batch. A valid response contains each requested key
 exactly once. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).
@@ -48,7 +48,7 @@ class CoordinatorKey(NamedTuple):
 
     @property
     def error_fields(self) -> dict[str, Any]:
-        """The field of `PysparkKafkaError` that identifies this key, as a keyword argument."""
+        """Return the `PysparkKafkaError` field that identifies this key, as a keyword argument."""
         field = "group_id" if self.kind is CoordinatorKind.GROUP else "transactional_id"
         return {field: self.name}
 

@@ -51,8 +51,8 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
-    """Return the part of the header after the correlation id. It is constant for a client."""
-    end = writer.string(client_id, flexible=False)  # never in the flexible encoding
+    """Return the header after the correlation id. This part is constant for a client."""
+    end = writer.string(client_id, flexible=False)  # the original encoding in all versions
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
 
@@ -65,8 +65,8 @@ def response_schema(api: Api, version: int) -> Any:
 def has_flexible_header(api: Api, version: int) -> bool:
     """Return whether the header of the response contains tagged fields.
 
-    The header of an ApiVersions response never does, because the client has to read it before it
-    knows which versions the broker supports (KIP-511).
+    The header of an ApiVersions response contains no tagged fields, because the client reads this
+    header before it knows which versions the broker supports (KIP-511).
     """
     return api is not Api.API_VERSIONS and SUPPORTED_VERSIONS[api].is_flexible(version)
 

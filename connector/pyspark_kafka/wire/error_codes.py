@@ -1,4 +1,4 @@
-"""The client's reactions to Kafka's error codes, and the error class for each code.
+"""Defines the client's reactions to Kafka's error codes, and the error class for each code.
 
 The error class is used after the last retry. Every code has a reaction. `Reader.error_code` maps
 unknown codes to UNKNOWN_SERVER_ERROR. Only fetches and offset lookups retry this error code.
@@ -34,7 +34,7 @@ class Reaction(Enum):
 
     SUCCEED = auto()
     RETRY = auto()
-    """Send the request to the same broker again after a pause."""
+    """Send the request to the same broker again after a backoff."""
     REFRESH_METADATA = auto()
     """Refresh the metadata and send the request to the broker in the new metadata."""
     FIND_COORDINATOR = auto()

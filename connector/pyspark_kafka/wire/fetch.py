@@ -1,4 +1,4 @@
-"""Fetch requests and responses, versions 4 to 17, without kio.
+"""Builds Fetch requests and reads their responses, versions 4 to 17, without kio.
 
 Fetch is the most frequent request in a read. The records are views of the response frame; kio would
 copy the records. A valid response contains only requested partitions, each at most once.
@@ -55,7 +55,7 @@ class FetchLimits:
     """The settings that apply to all partitions of a request.
 
     The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. `rack` is the rack of the
-    client, so that it can read from the closest replica.
+    client, which can then read from the closest replica.
     """
 
     isolation_level: IsolationLevel

@@ -1,4 +1,4 @@
-"""OffsetFetch and OffsetCommit requests for one consumer group, without retries.
+"""Sends OffsetFetch and OffsetCommit requests for one consumer group, without retries.
 
 A response that does not contain exactly the requested partitions raises an error. If a coordinator
 does not respond or has moved, the next attempt looks up the coordinator again.

@@ -1,4 +1,4 @@
-"""InitProducerId for an idempotent producer without a transactional id.
+"""Sends InitProducerId for an idempotent producer without a transactional id.
 
 Source: InitProducerIdRequest.json of Kafka; KIP-98, KIP-360.
 """
@@ -19,7 +19,10 @@ _TRANSACTION_TIMEOUT_MS: Final = 60_000
 
 
 def request_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
-    """Request a new producer id from any broker. Raises `ApiError` and the errors of `call_any`."""
+    """Request a new producer id from any broker.
+
+    Raises `ApiError` and the same errors as `call_any`.
+    """
 
     def make_request(connection: Connection) -> Request[Any]:
         version = connection.versions.choose(Api.INIT_PRODUCER_ID)

@@ -1,4 +1,4 @@
-"""A reader for Kafka's primitive types.
+"""Reads Kafka's primitive types.
 
 Every length is checked before it is used. Malformed bytes raise `MalformedResponseError` and no
 other error. The size of the frame limits the allocated memory: bytes fields are views of the frame,
@@ -19,7 +19,7 @@ T = TypeVar("T")
 ELEMENTS_MAX: Final = 5_000_000
 """The maximum number of array elements and tagged fields in a frame.
 
-It is sufficient for 500,000 partitions with three replicas each.
+This maximum is sufficient for 500,000 partitions with three replicas each.
 """
 
 _INT8: Final = struct.Struct(">b")
@@ -48,7 +48,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """The number of unread bytes."""
+        """Return the number of unread bytes."""
         return self._size - self.position
 
     def int8(self, what: str) -> int:
@@ -132,7 +132,7 @@ class Reader:
         return tuple([element() for _ in range(length)])
 
     def _take_elements(self, count: int, what: str) -> None:
-        """Count elements. Raises an error if the response cannot or must not contain them."""
+        """Count elements. Raises an error if the response cannot or must not contain so many."""
         possible = min(self.left, self._elements_left)
         if count < 0 or count > possible:
             raise MalformedResponseError(

@@ -29,9 +29,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses that grow from `first_s` to `longest_s` by a factor of `multiplier`, with `jitter`.
+    """Calculates how long to wait before a retry.
 
-    The defaults are those of `retry.backoff.ms` and `retry.backoff.max.ms`.
+    The backoff grows from `first_s` to `longest_s` by a factor of `multiplier`, and varies randomly
+    by `jitter`. The defaults are those of `retry.backoff.ms` and `retry.backoff.max.ms`.
     """
 
     first_s: float = 0.1
@@ -39,17 +40,17 @@ class Backoff:
     multiplier: float = 2.0
     jitter: float = 0.2
 
-    def pause_s(self, attempts: int, random_number: float) -> float:
-        """Return the pause after `attempts` attempts, with `random_number` in [0, 1)."""
+    def backoff_s(self, attempts: int, random_number: float) -> float:
+        """Return the backoff after `attempts` attempts, with `random_number` in [0, 1)."""
         try:
             factor = min(self.multiplier ** (attempts - 1), _FACTOR_MAX)
         except OverflowError:
             factor = _FACTOR_MAX
-        pause_s = min(self.first_s * factor, self.longest_s)
-        jittered_s = pause_s * (1 + self.jitter * (2 * random_number - 1))
+        backoff_s = min(self.first_s * factor, self.longest_s)
+        jittered_s = backoff_s * (1 + self.jitter * (2 * random_number - 1))
         return min(jittered_s, self.longest_s)
 
-    def pause(self, attempts: int, *, clock: Clock, deadline: float) -> bool:
+    def sleep(self, attempts: int, *, clock: Clock, deadline: float) -> bool:
         """Sleep after `attempts` attempts. Return False if the deadline has passed."""
-        clock.sleep(min(self.pause_s(attempts, clock.random()), clock.left_s(deadline)))
+        clock.sleep(min(self.backoff_s(attempts, clock.random()), clock.left_s(deadline)))
         return clock.now() < deadline

@@ -109,7 +109,7 @@ class Router:
 
     @property
     def misconfigured_since(self) -> float | None:
-        """The time since which an option seems to be wrong, or None.
+        """Return the time since which an option seems to be wrong, or None.
 
         An option seems to be wrong if no broker has responded yet and one of two conditions holds:
         all brokers failed before their timeouts (for example, because they refused or closed the

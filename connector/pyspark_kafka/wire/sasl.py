@@ -1,4 +1,4 @@
-"""SASL authentication: the mechanisms, and the requests of the exchange (KIP-43, KIP-152).
+"""Implements SASL authentication: mechanisms and requests of an exchange (KIP-43, KIP-152).
 
 `SaslClient` and `authentication` are state machines without I/O. `authentication` yields requests
 and receives their responses. Invariant: no error and no `repr` contains a password or a token.
@@ -234,7 +234,7 @@ class ScramSaslClient:
     def __init__(
         self, mechanism: str, username: str, password: str, nonce: str | None = None
     ) -> None:
-        from scramp import ScramClient  # noqa: PLC0415, only SCRAM needs it
+        from scramp import ScramClient  # noqa: PLC0415, only for SCRAM
 
         self._client = ScramClient([mechanism], username, password, c_nonce=nonce)
         self._messages = 0

@@ -82,7 +82,7 @@ _PEM_BLOCK: Final = re.compile(
     r"(?P<begin>-----BEGIN (?P<label>[A-Z0-9 ]+)-----)(?P<base64>[A-Za-z0-9+/=\s]*)"
     r"(?P<end>-----END (?P=label)-----)"
 )
-"""A block without headers. OpenSSL requires headers to be on their own lines."""
+"""A PEM block without headers. OpenSSL requires headers to be on their own lines."""
 
 Part = Literal["authorities", "certificate", "key", "passphrase"]
 

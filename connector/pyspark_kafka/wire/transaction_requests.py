@@ -1,4 +1,4 @@
-"""Requests for transactions, without retries.
+"""Sends requests for transactions, without retries.
 
 InitProducerId, EndTxn, DescribeTransactions and ListTransactions do not use kio, because loading
 kio's schemas takes milliseconds in every process that Spark starts for a micro-batch.

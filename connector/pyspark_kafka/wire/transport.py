@@ -1,4 +1,4 @@
-"""TCP connections, and waiting for several connections at the same time.
+"""Opens TCP connections, and waits for several connections at the same time.
 
 Only this module and `tls` use sockets. `send` and `receive_into` never block.
 `connect` and `wait` return within their timeouts.

@@ -1,4 +1,4 @@
-"""The API versions that this client supports, and the choice of a version for each broker.
+"""Defines the API versions that this client supports, and chooses a version for each broker.
 
 The first supported version of each API contains all fields that this client requires.
 """
@@ -38,7 +38,7 @@ class Api(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name in Kafka's documentation, for example `ListOffsets`."""
+        """Return the name in Kafka's documentation, for example `ListOffsets`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 

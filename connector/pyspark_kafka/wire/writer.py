@@ -1,4 +1,4 @@
-"""A writer for Kafka's primitive types.
+"""Writes Kafka's primitive types.
 
 Strings and lengths can be written in the original encoding or in the flexible encoding (KIP-482).
 """

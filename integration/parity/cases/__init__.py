@@ -16,7 +16,11 @@ CASES: Final[tuple[Case, ...]] = (*SELECTION, *OFFSETS, *STREAMS, *COLUMNS, *SET
 
 
 def _sample(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the first case of each deviation of an option, and of each other outcome of a kind."""
+    """Yield the sample of the cases.
+
+    For deviations, yield the first case of each option and reason. For other cases, yield the first
+    case of each kind and relation.
+    """
     seen: set[tuple[object, object]] = set()
     for case in cases:
         expected = case.expected

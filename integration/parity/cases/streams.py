@@ -59,7 +59,7 @@ def _restarted(
 ) -> CaseTemplate:
     """Return a case that runs, changes something and runs again, maybe with other options.
 
-    The own topic has two partitions with 4 and 2 records.
+    The case's own topic has two partitions with 4 and 2 records.
     """
     steps = (Run(), *between, Run(options=later or {}))
     return case(title, options, expected, own=_TWO_PARTITIONS, steps=steps, also=also)

@@ -4,7 +4,7 @@ Each process is a thread, but only one thread runs at a time: the event queue re
 waits until the process blocks again. A process blocks only in `sleep` and `wait_for`. Invariant: a
 run depends only on its event queue, because no two threads ever run at the same time.
 
-A killed process runs no more of its code: every blocking call raises `KilledError`, and `is_killed`
+A killed process executes no further code: every blocking call raises `KilledError`, and `is_killed`
 stops the transports. A stalled process stays where it is, as after SIGSTOP.
 """
 
@@ -69,9 +69,9 @@ class SimulatedProcess:
         self._block()
 
     def wait_for(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Block until `is_ready()`, checked after each `wake`, returns true or the timeout expires.
+        """Block until `is_ready()` returns true or the timeout expires.
 
-        Return whether it returned true.
+        Return whether `is_ready()` returned true. It is called after each `wake`.
         """
         self._check()
         until_ms = self._event_queue.now_ms + _milliseconds(timeout_s)

@@ -1,8 +1,8 @@
 """A streaming query as Spark runs it: drivers, Python workers, task attempts, and a checkpoint.
 
 The driver plans each micro-batch, runs its tasks, commits it, and records it in the checkpoint. If
-anything fails, the driver calls `abort`, and the query is started again. The functions of the sink
-are the real ones, and each of them runs in its own process, like Spark's Python workers. A killed
+anything fails, the driver calls `abort`, and the query is started again. The driver calls the real
+functions of the sink. Each call runs in its own process, like Spark's Python workers. A killed
 driver can leave task attempts behind. Two drivers can run at the same time.
 
 Invariant: like Spark, a driver runs micro-batch N only if the checkpoint contains all earlier ones.

@@ -148,7 +148,9 @@ class ProducerAndBrokers:
     def take(self, batch: ProducerBatch, reaction: ProduceReaction) -> None:
         assert self.queues.handle_result(batch, reaction) is None, "no record was lost"
         if reaction is ProduceReaction.RETRY:
-            self.queues.pause(batch.topic_partition, self.now, lambda failures: self.now + failures)
+            self.queues.back_off(
+                batch.topic_partition, self.now, lambda failures: self.now + failures
+            )
 
     def drop_connection(self, broker_id: int, served: int) -> None:
         """Close the connection after the broker has handled `served` requests.
@@ -352,13 +354,13 @@ def test_paused_partition_resumes() -> None:
     queues, (one,) = queues_with(1)
     queues.handle_result(one, ProduceReaction.RETRY)
     for _ in range(5):
-        queues.pause(one.topic_partition, 0.0, lambda failures: 5.0 * failures)
+        queues.back_off(one.topic_partition, 0.0, lambda failures: 5.0 * failures)
     assert queues.ready(4.9) == [], "five batches that are lost together are one failure"
     assert queues.next_retry_at(0.0) == 5.0
     assert queues.ready(5.0) == [one.topic_partition]
     queues.take(1, queues.ready(5.0))
     queues.handle_result(one, ProduceReaction.RETRY)
-    queues.pause(one.topic_partition, 5.0, lambda failures: 5.0 * failures)
+    queues.back_off(one.topic_partition, 5.0, lambda failures: 5.0 * failures)
     assert queues.next_retry_at(6.0) == 10.0, "the batch failed twice in a row"
 
 

@@ -168,7 +168,7 @@ def test_settings_from_options() -> None:
 def test_there_is_always_a_pause_between_tries(first_ms: str, longest_ms: str) -> None:
     wanted = options(NOWHERE, reconnect_backoff_ms=first_ms, reconnect_backoff_max_ms=longest_ms)
     backoff = NativeSettings.of(wanted).reconnecting
-    assert all(0.005 < backoff.pause_s(attempts, 0.0) <= 1.0 for attempts in (1, 2, 20))
+    assert all(0.005 < backoff.backoff_s(attempts, 0.0) <= 1.0 for attempts in (1, 2, 20))
 
 
 @pytest.mark.parametrize("engine", ["auto", "native", "librdkafka"])

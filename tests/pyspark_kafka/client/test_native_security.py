@@ -466,7 +466,7 @@ def test_failing_endpoint(answer: Answer, expected: str, monkeypatch: pytest.Mon
     if answer in (silent, dripping):
         monkeypatch.setattr(oidc, "_TIMEOUT_S", 1.0)
         monkeypatch.setattr(oidc, "_ATTEMPT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(oidc, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(oidc, "_BACKOFFS_S", (0.01,))
     started = time.monotonic()
     with (
         endpoint(answer) as at,
@@ -480,7 +480,7 @@ def test_failing_endpoint(answer: Answer, expected: str, monkeypatch: pytest.Mon
 
 
 def test_endpoint_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(oidc, "_BACKOFFS_S", (0.01,))
     with endpoint(silent) as at:
         pass
     with pytest.raises(AuthenticationError, match="refused"):
@@ -504,7 +504,7 @@ def test_https_endpoint_is_verified(
         found = secured(**kafka, https_ca_location=authorities).credentials
         assert isinstance(found, OAuthBearerCredentials)
         assert claims_of(found.source.token().value)["sub"] == "alice"
-        monkeypatch.setattr(oidc, "_PAUSES_S", (30.0,))  # a retry would not end in time
+        monkeypatch.setattr(oidc, "_BACKOFFS_S", (30.0,))  # a retry would not end in time
         untrusting = secured(**kafka, ssl_ca_location=authorities).credentials
         assert isinstance(untrusting, OAuthBearerCredentials)
         with pytest.raises(AuthenticationError) as caught:

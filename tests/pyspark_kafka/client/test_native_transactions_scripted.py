@@ -115,13 +115,13 @@ def test_cluster_without_describe_transactions() -> None:
 def test_markers_that_are_being_written_are_waited_for_in_short_pauses(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calculate, pauses_s = Backoff.pause_s, []
+    calculate, pauses_s = Backoff.backoff_s, []
 
     def record(self: Backoff, attempts: int, random_number: float) -> float:
         pauses_s.append(calculate(self, attempts, random_number))
         return pauses_s[-1]
 
-    monkeypatch.setattr(Backoff, "pause_s", record)
+    monkeypatch.setattr(Backoff, "backoff_s", record)
     responses = ScriptedResponses(init_producer_id=[*[initialised(51)] * 4, initialised()])
     with opened(responses, "x") as client, caplog.at_level(logging.WARNING):
         assert client.init_producer_id("x", timeout_ms=1) == PRODUCER

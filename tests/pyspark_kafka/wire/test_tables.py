@@ -111,7 +111,7 @@ def test_format_code() -> None:
 
 def test_pauses_grow_to_a_maximum() -> None:
     backoff = Backoff(first_s=0.1, longest_s=1.0, jitter=0.0)
-    assert [backoff.pause_s(attempts, 0.5) for attempts in (1, 2, 3, 4, 5)] == [
+    assert [backoff.backoff_s(attempts, 0.5) for attempts in (1, 2, 3, 4, 5)] == [
         0.1,
         0.2,
         0.4,
@@ -122,8 +122,8 @@ def test_pauses_grow_to_a_maximum() -> None:
 
 @given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
 def test_jitter_is_bounded(attempts: int, random_number: float) -> None:
-    plain = Backoff(jitter=0.0).pause_s(attempts, 0.5)
-    assert 0.8 * plain <= Backoff().pause_s(attempts, random_number) <= min(1.2 * plain, 1.0)
+    plain = Backoff(jitter=0.0).backoff_s(attempts, 0.5)
+    assert 0.8 * plain <= Backoff().backoff_s(attempts, random_number) <= min(1.2 * plain, 1.0)
 
 
 def test_a_pause_ends_at_the_deadline() -> None:
@@ -137,7 +137,7 @@ def test_a_pause_ends_at_the_deadline() -> None:
 
     clock = Clock(now=lambda: now_s, sleep=sleep, random=lambda: 0.5)
     backoff = Backoff(first_s=0.25, longest_s=4.0)
-    assert backoff.pause(1, clock=clock, deadline=10.5)
-    assert not backoff.pause(2, clock=clock, deadline=10.5)
-    assert not backoff.pause(3, clock=clock, deadline=10.5)
+    assert backoff.sleep(1, clock=clock, deadline=10.5)
+    assert not backoff.sleep(2, clock=clock, deadline=10.5)
+    assert not backoff.sleep(3, clock=clock, deadline=10.5)
     assert slept_s == [0.25, 0.25, 0.0]

@@ -2,8 +2,8 @@
 
 Purpose: calculate the target assignment of all members from their subscriptions and the previous
 target assignment. Invariants: each partition of a subscribed topic is assigned to exactly one
-member, which subscribes to the topic. The same input always has the same result. Source: KIP-848;
-Kafka's `ConsumerGroupPartitionAssignor`, `RangeAssignor` and `UniformAssignor`.
+member, which subscribes to the topic. The same input always produces the same result. Source:
+KIP-848; Kafka's `ConsumerGroupPartitionAssignor`, `RangeAssignor` and `UniformAssignor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_ref.group.consumer.uniform_assignor import assign_uniformly
 from broker_ref.protocol.identifiers import Uuid
 
 Assignor = Callable[[Mapping[str, MemberSpec], Mapping[Uuid, int]], dict[str, Assignment]]
-"""A function that receives the members by id and the partition count of each topic."""
+"""Calculates the target assignment of each member from the members and the partition counts."""
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"

@@ -1,4 +1,4 @@
-"""Encodes and decodes structs in Kafka's flexible format. A table describes the fields of a struct.
+"""Encodes and decodes structs in Kafka's flexible format.
 
     string, bytes   varint length + 1, then the bytes; null has the length 0
     array           varint count + 1, then the elements
@@ -6,8 +6,8 @@
                     tag, varint size and the value
     numbers         big-endian
 
-Purpose: describe the values of records as data. Invariant: `read` is the inverse of `write`.
-Source: KIP-482.
+Purpose: describe the fields of record values in tables (`StructCodec`) instead of code. Invariant:
+`read` is the inverse of `write`. Source: KIP-482.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NULLABLE_STRING: Final = Codec(
 
 
 def array(element: Codec) -> Codec:
-    """Return the codec of an array, which is read as a tuple."""
+    """Return the codec of an array. Arrays are decoded as tuples."""
 
     def read(cursor: Cursor) -> tuple[Any, ...]:
         count = cursor.array_length(flexible=True, what="an array")
@@ -135,5 +135,5 @@ class StructCodec:
 
     @property
     def codec(self) -> Codec:
-        """The codec as a field of another struct."""
+        """The codec for this struct as a field of another struct."""
         return Codec(self.write, self.read)

@@ -79,10 +79,10 @@ class ConsumerGroup:
     """A group, initially without members.
 
     `target` contains the target assignment of each member. `static_members` maps instance ids to
-    member ids. `resolved` contains the resolved regular expressions, and `subscribed_regexes` the
-    number of members that subscribe to each one. `has_stored_topics` is True if the log contains
-    topic metadata that Kafka 4.0 stored. The metadata of topics is checked again at
-    `metadata_refresh_ms`, or immediately if the group epoch is lower than
+    member ids. `resolved` contains the resolved regular expressions. `subscribed_regexes` contains
+    the number of members that subscribe to each regular expression. `has_stored_topics` is True if
+    the log contains topic metadata that Kafka 4.0 stored. The metadata of topics is checked again
+    at `metadata_refresh_ms`, or immediately if the group epoch is lower than
     `metadata_refresh_epoch`.
     """
 
@@ -326,7 +326,7 @@ class ConsumerGroup:
             for topic_id, partitions in owned.items():
                 for partition in partitions:
                     # Another member can already own the partition in a higher epoch, because
-                    # compaction removes the records in between.
+                    # compaction removes intermediate records.
                     if self._owner_epochs.get((topic_id, partition)) == member.member_epoch:
                         del self._owner_epochs[topic_id, partition]
 

@@ -48,7 +48,10 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request contains the whole state of the member, as it does after errors."""
+        """Whether the request contains the whole state of the member.
+
+        Clients send such a request after errors.
+        """
         has_subscription = (self.subscribed_topic_names, self.subscribed_topic_regex) != (
             None,
             None,

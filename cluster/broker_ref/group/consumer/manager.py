@@ -5,9 +5,9 @@
        assignment for all members.
     3. Reconcile the member with its target assignment.
 
-Purpose: validate requests and calculate the resulting records. Invariants: a method never
-changes a group, except for the time of its next metadata refresh. A rejected request writes no
-records. Checks run in Kafka's order. Source: KIP-848; the part of Kafka's `GroupMetadataManager`
+Purpose: validate requests and calculate the resulting records. Invariants: methods do not change
+groups. The only exception is the time of a group's next metadata refresh. A rejected request writes
+no records. Checks run in Kafka's order. Source: KIP-848; the part of Kafka's `GroupMetadataManager`
 for consumer groups.
 """
 
@@ -75,12 +75,15 @@ METADATA_REFRESH_INTERVAL_MS: Final = INT32_MAX
 REGEX_REFRESH_INTERVAL_MIN_MS: Final = 10_000
 """Minimum time between two resolutions of a group's regular expressions."""
 REGEX_REFRESH_INTERVAL_MS: Final = 600_000
-"""The default of Kafka's internal config `group.consumer.regex.refresh.interval.ms`."""
+"""Time after which regular expressions are resolved again.
+
+The value is the default of Kafka's internal config `group.consumer.regex.refresh.interval.ms`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberUpdate:
-    """The records of a heartbeat, and the member before and after it.
+    """The records of a heartbeat, and the member before and after the heartbeat.
 
     `is_reconciled` is True if the last step, reconciliation, changed the member. `group_epoch` is
     the epoch of the group after the heartbeat. `refresh` contains the regular expressions that must
@@ -104,7 +107,8 @@ class ConsumerGroupManager:
         self.config = config
         self._metadata = metadata
         self._new_id = new_id
-        # Topics may have been created while another broker was the coordinator.
+        # Resolve older regular expressions again, because topics may have been created while
+        # another broker was the coordinator.
         self.new_topics_version = metadata.end_offset
         """The metadata offset at which the last topic was created."""
 
@@ -145,9 +149,9 @@ class ConsumerGroupManager:
         now_ms: int,
         keeps_target: bool = False,
     ) -> MemberUpdate:
-        """Apply the three steps to a member. `changes` contains the records of earlier steps.
+        """Update, assign and reconcile a member. `changes` contains the earlier records.
 
-        With `keeps_target`, the second step is omitted.
+        With `keeps_target`, the target assignment does not change.
         """
         names_changed = self._store_subscription(group, before, member, changes)
         regex_changed = before.subscribed_topic_regex != member.subscribed_topic_regex
@@ -302,9 +306,9 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         now_ms: int,
     ) -> frozenset[str]:
-        """Return the regular expressions to resolve now, which may be none.
+        """Return the regular expressions to resolve now. The result can be empty.
 
-        All expressions are resolved together, so that the group rebalances only once.
+        All expressions are resolved together, so the group rebalances only once.
         """
         subscribed = Counter(group.subscribed_regexes)
         if before.subscribed_topic_regex:
@@ -429,7 +433,7 @@ class ConsumerGroupManager:
     ) -> str:
         """Return the assignor that most members prefer, or the default.
 
-        The vote of `member` replaces the vote of `before`.
+        The preference of `member` replaces the preference of `before`.
         """
         votes = Counter(dict.fromkeys(ASSIGNORS, 0))
         votes.update(one.server_assignor for one in group.members.values() if one.server_assignor)
@@ -515,7 +519,7 @@ class ConsumerGroupManager:
 def subscribe_dynamic(
     group: ConsumerGroup, member_id: str, *, is_join: bool
 ) -> ConsumerGroupMember:
-    """Return a member, or a new member for a join. Raises: ApiError (UNKNOWN_MEMBER_ID)."""
+    """Return a member. A join can create the member. Raises: ApiError (UNKNOWN_MEMBER_ID)."""
     if is_join:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
     return group.member(member_id)
@@ -545,7 +549,7 @@ def _updated(member: ConsumerGroupMember, request: ConsumerHeartbeat) -> Consume
 def _members_with(
     group: ConsumerGroup, member: ConsumerGroupMember
 ) -> dict[str, ConsumerGroupMember]:
-    """Return the members of a group after `member`, which may replace another, is updated."""
+    """Return the members of a group with `member`, without the static member that it replaces."""
     members = dict(group.members)
     replaced = group.static_member(member.instance_id)
     if replaced is not None:

@@ -18,8 +18,8 @@ def checked_static_member(
 ) -> ConsumerGroupMember:
     """Return the member with this instance id.
 
-    Raises: ApiError (UNKNOWN_MEMBER_ID if there is none, FENCED_INSTANCE_ID if it has another
-    member id).
+    Raises: ApiError (UNKNOWN_MEMBER_ID if there is no such member, FENCED_INSTANCE_ID if the member
+    has another member id).
     """
     if member is None:
         raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -33,9 +33,10 @@ def checked_static_member(
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Assignment | None) -> None:
-    """Raise ApiError (FENCED_MEMBER_EPOCH) if the epoch is neither current nor a retry.
+    """Raise ApiError (FENCED_MEMBER_EPOCH) if the epoch is invalid.
 
-    The previous epoch is accepted if the response with the current epoch may have been lost.
+    The current epoch and epoch 0 are valid. The previous epoch is valid if the response with the
+    current epoch may have been lost.
     """
     current = member.member_epoch
     if epoch in (JOIN_EPOCH, current):

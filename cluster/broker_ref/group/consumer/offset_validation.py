@@ -1,7 +1,7 @@
 """Validates the member epochs of OffsetCommit, TxnOffsetCommit and OffsetFetch requests.
 
-Purpose: accept commits of a member in its current epoch. In an older epoch, a member may commit
-only the partitions that it has owned since that epoch. Invariant: a member never commits a
+Purpose: accept commits of a member in its current epoch. A member that sends an older epoch may
+commit only the partitions that it has owned since that epoch. Invariant: a member never commits a
 partition that another member owns. Source: KIP-848, KIP-1251; Kafka's
 `ConsumerGroup.validateOffsetCommit` and `validateOffsetFetch`.
 """
@@ -31,8 +31,8 @@ def check_offset_commit(
     """Check a commit of these partitions. A topic id is None if the topic no longer exists.
 
     `knows_member_epochs` is False for request versions before KIP-848. Raises: ApiError
-    (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH. Transactional commits and members
-    that use the classic protocol get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH).
+    (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH). Transactional commits and
+    members that use the classic protocol get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
     """
     if member_epoch < 0 and not group.members:
         return

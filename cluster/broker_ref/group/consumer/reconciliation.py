@@ -4,14 +4,14 @@
     UNREVOKED_PARTITIONS ─ the member no longer owns the partitions to revoke ─▶ reconcile
     UNRELEASED_PARTITIONS ─ each heartbeat ─▶ reconcile
 
-    reconcile ─▶ UNREVOKED_PARTITIONS   partitions must be revoked; the epoch stays
+    reconcile ─▶ UNREVOKED_PARTITIONS   partitions must be revoked; same epoch
               ─▶ UNRELEASED_PARTITIONS  other members own partitions of the target; target epoch
               ─▶ STABLE                 target epoch
 
 Purpose: calculate the next state of a member from its heartbeat. Invariants: a partition is
-assigned to a member only if no other member owns it, so it has at most one owner. A member moves to
-the target epoch only after it has revoked all partitions that are not in its target. Source:
-Kafka's `CurrentAssignmentBuilder`.
+assigned to a member only if no other member owns it, so each partition has at most one owner. A
+member moves to the target epoch only after it has revoked all partitions that are not in its
+target. Source: Kafka's `CurrentAssignmentBuilder`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Reconciliation:
     """The input of a reconciliation.
 
     `subscribed` contains the existing topics to which the member subscribes. `has_owner` returns
-    whether any member owns a partition. `owned` contains the partitions that the member reports, or
-    is None if the heartbeat does not contain them.
+    whether any member owns a given partition. `owned` contains the partitions that the member
+    reports, or is None if the heartbeat does not report partitions.
     """
 
     target_epoch: int
@@ -49,9 +49,9 @@ class Reconciliation:
     owned: Assignment | None
 
     def next_state(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
-        """Return the member in its next state, or the same member if it cannot proceed yet.
+        """Return the member in its next state, or the same member if no change is possible.
 
-        Raises: ApiError (FENCED_MEMBER_EPOCH if the state of the member is unknown).
+        Raises: ApiError (FENCED_MEMBER_EPOCH if the state of the member is UNKNOWN).
         """
         match member.state:
             case MemberState.STABLE:
@@ -112,7 +112,8 @@ class Reconciliation:
             current = member.assigned.get(topic_id, {})
             _put(kept, topic_id, {p: e for p, e in current.items() if p in target})
             _put(revoked, topic_id, {p: e for p, e in current.items() if p not in target})
-            # The member has revoked its pending partitions here, so they count as released.
+            # At this point, the member has revoked its pending partitions, so these partitions are
+            # free.
             own = member.pending_revocation.get(topic_id, {})
             missing = [p for p in sorted(target) if p not in current]
             free = [p for p in missing if p in own or not self.has_owner(topic_id, p)]

@@ -1,7 +1,7 @@
 """Creates the records of consumer groups.
 
-Invariant: the tombstones of a member come in the order in which `ConsumerGroup.replay` and Kafka
-expect them. Source: Kafka's `GroupCoordinatorRecordHelpers`.
+Invariant: the tombstones of a member have the order that `ConsumerGroup.replay` and Kafka expect.
+Source: Kafka's `GroupCoordinatorRecordHelpers`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupChange
 def group_tombstones(
     group: ConsumerGroup, member_ids: Iterable[str] | None = None
 ) -> list[ConsumerGroupChange]:
-    """Return the tombstones of a group and of these members. The default is all its members."""
+    """Return the tombstones of a group and of these members (default: all its members)."""
     group_id = group.group_id
     ids = list(group.members if member_ids is None else member_ids)
     changes: list[ConsumerGroupChange] = []

@@ -9,10 +9,10 @@
     8  ConsumerGroupCurrentMemberAssignment    the epoch, the state and the partitions of a member
     16 ConsumerGroupRegularExpression          the topics that match a regular expression
 
-Purpose: encode and decode these records. A key consists of its number (int16) and strings with
-their length in bytes (int16). A value consists of version 0 (int16) and a flexible struct. A value
-of None is a tombstone. Invariant: `decode_*` is the inverse of `encode_*`. Source: Kafka's
-`GroupCoordinatorRecordSerde` and the schemas in `common/message`.
+Purpose: encode and decode these records. A key consists of its number (int16) and strings. Each
+string starts with its length in bytes (int16). A value consists of version 0 (int16) and a flexible
+struct. A value of None is a tombstone. Invariant: `decode_*` is the inverse of `encode_*`. Source:
+Kafka's `GroupCoordinatorRecordSerde` and the schemas in `common/message`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Purpose: compile regular expressions and find the topics that they match. RE2 has no lookarounds and
 no backreferences, and matching takes time proportional to the length of the topic name, so no
 expression can block the broker. Python's `re` has another syntax and can take exponential time.
-RE2 is an optional dependency, because most clusters have no such expressions: it is installed
-with `broker-ref[regex]`. Invariant: an expression matches whole topic names. Source: Kafka's
+RE2 is an optional dependency, because most clusters do not use regular expressions. To install RE2,
+use `broker-ref[regex]`. Invariant: an expression matches whole topic names. Source: Kafka's
 `TopicRegexResolver`, which uses RE2/J, the implementation of RE2 in Java.
 """
 
@@ -20,7 +20,7 @@ from broker_ref.group.consumer.group import ResolvedRegularExpression
 from broker_ref.protocol.errors import ApiError
 
 IsVisible = Callable[[str], bool]
-"""Returns whether the client may describe a topic."""
+"""A function that returns whether the client may describe a topic."""
 
 
 def resolve(
@@ -40,7 +40,7 @@ def resolve(
     for regex in regexes:
         try:
             pattern = compile_regex(regex)
-        except ApiError:  # Possible only if a broker with RE2 wrote the record.
+        except ApiError:  # A broker with RE2 accepted the expression.
             matching: frozenset[str] = frozenset()
         else:
             matching = frozenset(topic for topic in visible if pattern.fullmatch(topic))

@@ -1,9 +1,9 @@
-"""The topics of the cluster, as consumer groups see them.
+"""Topic ids, partition counts and metadata hashes for consumer groups.
 
 Purpose: convert between topic names and ids, and calculate the hash that shows whether the
 subscribed topics have changed. Invariant: equal topics have equal hashes on all brokers. The hash
-differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. If a
-coordinator finds a different hash, it only bumps the group epoch. Source: Kafka's
+differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. If the stored
+hash of a group is different, the coordinator only bumps the group epoch. Source: Kafka's
 `Utils.computeGroupHash`.
 """
 

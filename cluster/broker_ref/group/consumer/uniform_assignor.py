@@ -1,9 +1,9 @@
 """The uniform assignor.
 
 Purpose: assign the same number of partitions to each member, and move as few partitions as
-possible. Invariants: a member keeps its partitions unless another member needs them for the
-balance. If all members subscribe to the same topics, their partition counts differ by at most one.
-Source: Kafka's `UniformAssignor`, `UniformHomogeneousAssignmentBuilder` and
+possible. Invariants: a member keeps a partition unless the assignor moves it to balance the
+assignment. If all members subscribe to the same topics, the partition counts of the members differ
+by at most one. Source: Kafka's `UniformAssignor`, `UniformHomogeneousAssignmentBuilder` and
 `UniformHeterogeneousAssignmentBuilder`.
 """
 
@@ -60,9 +60,9 @@ def _assign_equal_subscriptions(
 
 
 def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dict[str, int]:
-    """Return the partition count of each member. `extra` members get one partition more.
+    """Return the partition count of each member: `quota`, or one more for `extra` members.
 
-    Members with more than `quota` partitions come first, so that they keep an extra partition.
+    Members that already have more than `quota` partitions come first and keep an extra partition.
     """
     largest = sorted(kept, key=lambda member_id: len(kept[member_id]) <= quota)
     return {member_id: quota + (index < extra) for index, member_id in enumerate(largest)}
@@ -71,7 +71,8 @@ def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dic
 def _still_assignable(member: MemberSpec, partition_counts: Mapping[Uuid, int]) -> list[_Partition]:
     """Return the partitions of the previous assignment that the member may keep.
 
-    The assignment of a converted group can contain partitions that do not exist.
+    After the conversion of a classic group, the assignment can contain partitions that do not
+    exist.
     """
     return [
         (topic_id, index)
@@ -112,7 +113,7 @@ class _Balancer:
         return {member_id: assignment_of(owned) for member_id, owned in by_member.items()}
 
     def _by_partitions_per_subscriber(self) -> list[Uuid]:
-        """Sort the topics. Those with many partitions and few subscribers come first."""
+        """Sort the topics. Topics with many partitions and few subscribers come first."""
 
         def key(topic_id: Uuid) -> tuple[float, int]:
             subscribers = len(self._subscribers[topic_id])
@@ -146,7 +147,7 @@ class _Balancer:
                 return
 
     def _balance_topic(self, topic_id: Uuid) -> int:
-        """Move partitions to the members with the fewest. Return the number of moved partitions."""
+        """Move partitions of a topic to balance its subscribers. Return the number of moves."""
         owned: dict[str, list[int]] = {}
         for index in range(self._partition_counts[topic_id]):
             owned.setdefault(self._owners[topic_id, index], []).append(index)

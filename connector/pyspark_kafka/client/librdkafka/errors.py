@@ -142,9 +142,9 @@ class ErrorEvents:
 
     `unauthorized` is the first authentication or authorization error since `clear` was called.
     After such an error, librdkafka retries until the timeout, usually without success. `last` is
-    the latest error of any kind, for the message of a timeout error. Both are cleared before the
-    next request, because a handle can exist for days, and a broker may reject a login temporarily,
-    for example during a restart.
+    the latest error of any kind, for the message of a timeout error. Both fields are cleared before
+    the next request. A handle can exist for days, and a broker may reject a login temporarily, for
+    example during a restart.
     """
 
     bootstrap_servers: str
@@ -152,7 +152,7 @@ class ErrorEvents:
     last: Code | None = field(default=None)
 
     def __call__(self, error: Code) -> None:
-        """Store an error. This is the `error_cb` of the handle."""
+        """Store an error, as the `error_cb` of the handle."""
         self.last = error
         if self.unauthorized is None and issubclass(error_class(error), AccessError):
             self.unauthorized = error

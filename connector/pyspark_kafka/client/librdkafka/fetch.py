@@ -6,13 +6,13 @@ Invariant: the visible records of the range are yielded once and in order, and e
 
 End of the range: the last offsets may contain no visible records, because of control records,
 aborted transactions or compaction. The range is complete once librdkafka has returned a record at
-its last offset or later, or an "end of partition" event at its end offset or later. If the event
-has a lower offset, the high watermark (with read_committed, the last stable offset) is lower than
-the end offset, and the reader waits for new records.
+the range's last offset or later, or an "end of partition" event at the range's end offset or later.
+If the event has a lower offset, the high watermark (with read_committed, the last stable offset) is
+lower than the end offset, and the reader waits for new records.
 
 Progress: while librdkafka skips the records of an aborted transaction, it returns no messages. The
 `next_offset` field in librdkafka's statistics advances with every fetch response, so the reader
-also uses it to detect progress.
+also uses this field to detect progress.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
-    # With the default, fetching pauses for a second when the queue is full and is 4 times slower.
+    # With the default, fetching pauses for a second when the queue is full. Fetching is then 4
+    # times slower.
     "fetch.queue.backoff.ms": "5",
     # The last fetch of a range is often empty, and waits half a second with the default.
     "fetch.wait.max.ms": "25",
@@ -64,7 +65,7 @@ CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
     "queued.max.messages.kbytes": "32768",
     "check.crcs": "true",
 }
-"""The connector's defaults, tuned with values of 100 bytes on a local broker."""
+"""The connector's defaults, tuned with record values of 100 bytes on a local broker."""
 
 CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "false",
@@ -160,7 +161,7 @@ class _Fetched:
     next_offset: int | None = None
 
     def __call__(self, statistics: str) -> None:
-        """Store the next offset. This is the `stats_cb` of the consumer (STATISTICS.md)."""
+        """Store the next offset, as the `stats_cb` of the consumer (STATISTICS.md)."""
         topic = json.loads(statistics)["topics"].get(self.partition.topic, {})
         partition = topic.get("partitions", {}).get(str(self.partition.partition), {})
         self.next_offset = partition.get("next_offset", self.next_offset)

@@ -4,10 +4,10 @@ Arrow columns are put into librdkafka's queue with little Python code per row. I
 returns only if all rows are acknowledged, and no wait exceeds `delivery.timeout.ms` by more than a
 few seconds.
 
-Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). It counts a
-message as outstanding from `produce` until the broker acknowledges it or its failure is reported to
-`_Deliveries`. If no message is outstanding and no failure was reported, all rows are acknowledged.
-This avoids a Python callback for each row.
+Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). From
+`produce` on, librdkafka counts a message as outstanding until the broker acknowledges the message
+or `_Deliveries` receives its failure. If no message is outstanding and no failure was reported, all
+rows are acknowledged. With this check, acknowledged rows require no Python callback.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "65536",
 }
-"""The connector's defaults, tuned with values of 100 bytes on a local broker."""
+"""The connector's defaults, tuned with record values of 100 bytes on a local broker."""
 
 PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
     "enable.idempotence": "true",
@@ -190,8 +190,8 @@ class LibrdkafkaProducer:
         """Queue a row again after `produce` raised `error`, because the row's partition may be new.
 
         librdkafka refreshes metadata every five minutes and rejects partitions that are not in it.
-        Raises the error of `_not_queued` if the partition is still unknown after fresh metadata, or
-        if `error` has another cause.
+        Raises the error of `_not_queued` if the partition is still unknown after a metadata
+        refresh, or if `error` has another cause.
         """
         for _ in range(_PARTITION_CHECKS):
             if error.code() != Code._UNKNOWN_PARTITION:
@@ -306,8 +306,8 @@ def _check_times(batch: pa.RecordBatch) -> None:
 class IdleProducer:
     """Keeps the producer that was returned last, because a new producer is slow to start.
 
-    An idempotent producer requests a producer id from the brokers. librdkafka does this on a timer,
-    so it takes about half a second.
+    An idempotent producer requests a producer id from the brokers. librdkafka sends this request on
+    a timer, so a new producer waits for about half a second.
     """
 
     properties: Mapping[str, str] = field(repr=False)

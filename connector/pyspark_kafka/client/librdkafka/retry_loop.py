@@ -45,7 +45,7 @@ _POLL_S: Final = 0.1
 _FIRST_TRY_S: Final = 2.0
 _TRY_GROWTH: Final = 1.5
 """The timeout grows by this factor with each attempt. By default, eight attempts are possible."""
-_PAUSE_S_MIN: Final = 0.02
+_BACKOFF_S_MIN: Final = 0.02
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _LOCAL_CODES_END: Final = -100
 """RD_KAFKA_RESP_ERR__END. Lower codes are librdkafka errors; higher codes are broker errors."""
@@ -127,7 +127,7 @@ class RetryLoop:
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Execute `call` with the timeout of each attempt until no `NoResponseError` is raised.
+        """Repeat `call`, with the timeout of each attempt, while `call` raises `NoResponseError`.
 
         All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
         If the partition or its leader is unknown (librdkafka does not distinguish the two) after
@@ -219,8 +219,8 @@ class RetryLoop:
         self.events.clear()
 
     def _pause(self, deadline: float) -> None:
-        pause_s = max(_PAUSE_S_MIN, self.settings.fetch_offset_retry_interval_ms / 1000)
-        time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
+        backoff_s = max(_BACKOFF_S_MIN, self.settings.fetch_offset_retry_interval_ms / 1000)
+        time.sleep(max(0.0, min(backoff_s, deadline - time.monotonic())))
 
     def _refresh_metadata(self, operation: str, try_s: float) -> None:
         """Refresh metadata. If that fails, the next attempt uses the cached metadata."""

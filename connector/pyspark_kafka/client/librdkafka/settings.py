@@ -1,7 +1,7 @@
 """The settings of the `librdkafka` engine: properties by role, and timeouts.
 
-They are translated from `ClientOptions`, and librdkafka checks them on the driver. Invariant: no
-error contains a secret.
+The settings are translated from `ClientOptions`. librdkafka checks them on the driver. Invariant:
+no error contains a secret.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def rejected_properties_as_option_errors(
 
 
 def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
-    """Return the error for librdkafka's message. Names the property's option if it is known."""
+    """Return the error for librdkafka's message. Names the option of the property if known."""
     if _NO_GSSAPI in text:
         return OptionError(
             "The SASL mechanism is GSSAPI (Kerberos), which the confluent-kafka wheels do not "

@@ -91,7 +91,7 @@ class ProducerBatch:
 
     `first_record` is the number of records that were added to the partition before this batch.
     `bytes_max` is the maximum size of the batch before compression. The batch fails if it is not
-    confirmed before `deadline`. `attempts` is the number of times it was sent.
+    confirmed before `deadline`. `attempts` is the number of times the batch was sent.
     """
 
     topic_partition: TopicPartition
@@ -133,7 +133,7 @@ class _PartitionQueue:
         return not (self.waiting or self.in_flight or self.failed or self.presumed)
 
     def may_send(self, now: float) -> bool:
-        """Return whether a batch is waiting, no batch has to be retried, and no pause is active."""
+        """Return whether a batch is waiting, and neither a failed batch nor a backoff blocks it."""
         return bool(self.waiting) and not self.failed and now >= self.not_before
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:
@@ -173,7 +173,7 @@ class BatchQueues:
     def add(self, topic: str, encoded: EncodedBatch, *, bytes_max: int, deadline: float) -> None:
         """Append a batch to its partition's queue.
 
-        Its sequence numbers must follow those of the previous batch.
+        The sequence numbers of the batch must follow those of the previous batch.
         """
         partition = TopicPartition(topic, encoded.partition)
         queue = self._queues.setdefault(partition, _PartitionQueue())
@@ -194,7 +194,7 @@ class BatchQueues:
         return self._open.keys()
 
     def ready(self, now: float) -> list[TopicPartition]:
-        """Return the partitions that have a batch to send and are not paused."""
+        """Return the partitions that have a batch to send and are not backing off."""
         return [partition for partition, queue in self._open.items() if queue.may_send(now)]
 
     def take(self, broker_id: int, led_partitions: Iterable[TopicPartition]) -> list[ProducerBatch]:
@@ -251,11 +251,13 @@ class BatchQueues:
             self._open.pop(batch.topic_partition, None)
         return failed
 
-    def pause(self, partition: TopicPartition, now: float, until: Callable[[int], float]) -> None:
-        """Pause a partition until the time that `until` returns.
+    def back_off(
+        self, partition: TopicPartition, now: float, until: Callable[[int], float]
+    ) -> None:
+        """Send nothing to a partition until the time that `until` returns.
 
-        `until` is called with the number of consecutive failures of the partition. A failure during
-        a pause is not another one: all batches in flight fail if a connection is lost.
+        `until` is called with the number of consecutive failures of the partition. Failures during
+        a backoff are not counted: if a connection is lost, all batches in flight fail at once.
         """
         queue = self._queues[partition]
         if now >= queue.not_before:
@@ -265,7 +267,7 @@ class BatchQueues:
     def reset_window(self, topic: str) -> None:
         """Send one batch at a time to each partition of a topic.
 
-        This is required if brokers may have no state for this producer in the topic.
+        The caller uses this method if brokers may have no state for this producer in the topic.
         """
         for partition, queue in self._open.items():
             if partition.topic == topic:
@@ -284,13 +286,13 @@ class BatchQueues:
         return min(batches, key=attrgetter("deadline"), default=None)
 
     def next_retry_at(self, now: float) -> float | None:
-        """Return the time at which the first paused partition may send again, or None."""
-        pauses = [
+        """Return the time at which the first backoff of a partition ends, or None."""
+        ends = [
             queue.not_before
             for queue in self._open.values()
             if queue.waiting and not queue.failed and queue.not_before > now
         ]
-        return min(pauses, default=None)
+        return min(ends, default=None)
 
     def _confirm(self, queue: _PartitionQueue, batch: ProducerBatch) -> None:
         for one in (batch, *queue.presumed):

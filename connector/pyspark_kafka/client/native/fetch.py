@@ -1,7 +1,7 @@
 """Reads one range of a topic partition for the `native` engine.
 
-The reader fetches and decodes records until the end of the range. It sends the next fetch before it
-decodes a response, so that the broker and the client work in parallel. Invariant: the visible
+The reader fetches and decodes records until the end of the range. The reader sends the next fetch
+before it decodes a response, so the broker and the client work in parallel. Invariant: the visible
 records of the range are yielded once and in order, every wait ends after `poll_timeout_ms` without
 progress, and at most two responses are in memory.
 
@@ -127,7 +127,10 @@ class PartitionReader(ABC, Generic[T]):
         return self.errors.fetch_range
 
     def batches(self) -> Iterator[T]:
-        """Yield the visible records of the range. Raises the errors of `KafkaReadClient.fetch`."""
+        """Yield the visible records of the range.
+
+        Raises the same errors as `KafkaReadClient.fetch`.
+        """
         position, end = self.fetch_range.start_offset, self.fetch_range.end_offset
         deadline = self._deadline()
         in_flight: _InFlightFetch | None = None
@@ -185,9 +188,9 @@ class PartitionReader(ABC, Generic[T]):
     def _retry_without_progress(
         self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Prepare a retry with another replica or size, or pause. Raises an error if out of time.
+        """Prepare a retry with another replica or size, or back off. Raises an error if time is up.
 
-        If a follower reports the end of the range, only the leader can confirm it.
+        If a follower reports the end of the range, the leader must confirm the end.
         """
         if self._preferred is not None and self._reports_end(fetched):
             self._preferred, self.rack = None, ""
@@ -206,13 +209,13 @@ class PartitionReader(ABC, Generic[T]):
 
     def _pause(self, attempts: int, error: ApiError | KafkaError | None, deadline: float) -> bool:
         backoff = self.reconnecting if isinstance(error, BrokerUnreachableError) else self.retrying
-        return backoff.pause(attempts, clock=self.router.clock, deadline=deadline)
+        return backoff.sleep(attempts, clock=self.router.clock, deadline=deadline)
 
     def _deadline(self) -> float:
         return self.router.clock.now() + self.errors.timeout_s
 
     def _soon(self, deadline: float) -> float:
-        """Return a deadline for one broker that leaves time to try another broker."""
+        """Return a deadline for one request, which leaves time to try another broker."""
         return min(deadline, self.router.clock.now() + self.request_timeout_s)
 
     # --- requests ---
@@ -220,10 +223,10 @@ class PartitionReader(ABC, Generic[T]):
     def _send_ahead(
         self, connection: Connection, position: int, deadline: float
     ) -> _InFlightFetch | None:
-        """Send the next fetch. Return None if that fails. The next `_send` then reports the error.
+        """Send the next fetch. Return None after an error, which the next `_send` then reports.
 
-        If the broker is throttling `connection`, returns None without sending, so that the rows
-        that were already fetched are not delayed.
+        Also returns None, without sending, if the broker is throttling `connection`. Waiting for
+        the broker would delay the rows that were already fetched.
         """
         if self.router.clock.left_s(connection.throttled_until):
             return None
@@ -268,7 +271,8 @@ class PartitionReader(ABC, Generic[T]):
         try:
             pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
-            # A connection that is still usable is throttled. A new one would ignore the throttling.
+            # If the connection is still usable, the cause is throttling. A new connection would
+            # ignore the throttling.
             if not connection.is_usable:
                 self._drop_connection(connection)
             raise
@@ -282,9 +286,10 @@ class PartitionReader(ABC, Generic[T]):
             raise
 
     def _find_topic(self, deadline: float) -> UUID | None:
-        """Return the topic's id. Raises `ApiError` if it is not `pinned_id`.
+        """Return the topic's id. Raises `ApiError` if the id is not `pinned_id`.
 
-        Cached metadata may describe an earlier topic with this name, so it is refreshed once.
+        Cached metadata may describe an earlier topic with this name, so the metadata is refreshed
+        once.
         """
         name = self.fetch_range.topic_partition.topic
         found = self._topic_id(name, deadline)
@@ -375,7 +380,7 @@ class PartitionReader(ABC, Generic[T]):
         )
 
     def _check_retriable(self, position: int, error: ApiError | KafkaError) -> None:
-        """Raise an error that denies access, or the fifth of the errors that usually persist."""
+        """Raise an error if access is denied, or after five errors that are usually permanent."""
         if isinstance(error, ApiError) and issubclass(error_class(error.code), AccessError):
             raise self._failed(position, error.code) from None
         is_unknown = isinstance(error, ApiError) and error.code in _UNKNOWN
@@ -422,8 +427,8 @@ class PartitionReader(ABC, Generic[T]):
         """Return whether an empty response means the end of the range.
 
         A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
-        records. Each replica has its own earliest local offset, and only the leader's can be
-        requested.
+        records. Such a read starts below the earliest local offset. Each replica has a different
+        earliest local offset, and only the offset of the leader can be requested.
         """
         if self._preferred is not None:
             return False

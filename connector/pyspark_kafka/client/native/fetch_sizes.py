@@ -29,7 +29,7 @@ _GUESSED_BYTES: Final = 1024
 class FetchSizes:
     """Calculates the fetch sizes for one range.
 
-    `bytes_max` is the user's limit. Only a fetch for a single larger batch exceeds it.
+    `bytes_max` is the user's limit. Only a fetch for a single larger batch exceeds this limit.
     """
 
     bytes_max: int = FETCH_BYTES_MAX
@@ -60,7 +60,8 @@ class FetchSizes:
     def grow_for_batch(self, requested_bytes: int) -> bool:
         """Increase the fetch size after a response that contained only part of a batch.
 
-        Returns False if the size has reached the limit. Brokers before 0.10.1 truncate batches.
+        Returns False if the size has reached the limit. Brokers before 0.10.1 truncate a batch that
+        is larger than the fetch size.
         """
         self._whole_batch = requested_bytes * 2
         return requested_bytes < WHOLE_BATCH_BYTES_MAX

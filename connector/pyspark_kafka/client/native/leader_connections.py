@@ -1,8 +1,8 @@
 """A producer's connections to leaders, and the Produce requests in flight on each of them.
 
-Each leader has a connection that is used only for Produce, so that metadata requests do not have to
-wait for rows to be sent. Invariant: a failed connection is removed before its calls are returned,
-and a new connection is opened if a broker's address has changed.
+Each leader has a connection that is used only for Produce. Therefore, metadata requests do not wait
+until rows are sent. Invariant: a failed connection is removed before its calls are returned, and a
+new connection is opened if a broker's address has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DOUBLINGS_MAX: Final = 10
 def growing_timeout_s(first_s: float, failures: int, longest_s: float) -> float:
     """Return the timeout of the next attempt.
 
-    It doubles after each failure, up to the larger of `first_s` and `longest_s`.
+    The timeout doubles after each failure, up to the larger of `first_s` and `longest_s`.
     """
     return min(first_s * 2.0 ** min(failures, _DOUBLINGS_MAX), max(first_s, longest_s))
 
@@ -80,7 +80,7 @@ class LeaderConnections:
     def open(self, broker: Broker, *, deadline: float) -> LeaderConnection:
         """Return the connection to a leader, and open it if necessary.
 
-        Raises the errors of `Router.dedicated_connection`.
+        Raises the same errors as `Router.dedicated_connection`.
         """
         leader = self.get(broker)
         if leader is not None and (

@@ -1,9 +1,9 @@
 """Reads all batches of a partition, including those of open and aborted transactions.
 
-It implements `TransactionalClient.read_log`. It also reads beyond the last stable offset, because
-an open transaction of another producer may hold that offset back. Invariant: batches are yielded in
-the order of their offsets, and no batch is omitted except those before the log start offset when
-the read begins.
+The reader implements `TransactionalClient.read_log`. It also reads beyond the last stable offset,
+because an open transaction of another producer may hold that offset back. Invariant: batches are
+yielded in the order of their offsets. Only the batches before the log start offset at the beginning
+of the read are omitted.
 """
 
 from __future__ import annotations

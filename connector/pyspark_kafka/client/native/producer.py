@@ -1,9 +1,9 @@
 """The idempotent producer of the `native` engine, which runs in the caller's thread.
 
-It encodes rows as batches, sends the batches to leaders, and waits for all acknowledgments.
-Invariant: `flush` returns only if every row is acknowledged. A call raises an error if a row has
-waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or a single larger
-row. `batch_queues` determines the order in which batches are sent.
+The producer encodes rows as batches, sends the batches to leaders, and waits for all
+acknowledgments. Invariant: `flush` returns only if every row is acknowledged. A call raises an
+error if a row has waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or
+a single larger row. `batch_queues` determines the order in which batches are sent.
 
 The producer has no background thread. Deadlines exclude the time between calls, so a slow source
 does not cause timeouts. Each call handles the responses that have arrived and sends the batches
@@ -77,7 +77,7 @@ LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
 _FIRST_TIMEOUT_S: Final = 2.0
-"""Timeout of the first metadata request. It is short, because requests block the caller."""
+"""The timeout of the first metadata request, which is short because requests block the caller."""
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
 _BATCH_BYTES_MIN: Final = 512
@@ -127,8 +127,9 @@ class NativeProducer:
         self._id = producer_id
         self._failed: PysparkKafkaError | None = None
         self._returned_at = self._clock.now()
-        # Metadata requests: consecutive failures, those without a response (they increase the
-        # timeout), time of the next attempt, last failure.
+        # The metadata requests: the number of consecutive failures, the number of failures without
+        # a response (which increases the timeout), the time of the next attempt, and the last
+        # failure.
         self._failed_requests = 0
         self._unanswered_requests = 0
         self._retry_at = 0.0
@@ -198,7 +199,7 @@ class NativeProducer:
     def _topic(self, name: str) -> TopicState:
         found = self._topics.get(name)
         if found is None:
-            # The start is random, so that tasks write their first batches to different partitions.
+            # A random start distributes the first batches of the tasks over the partitions.
             found = self._topics[name] = TopicState(
                 batch_bytes_max=self._settings.batch_bytes_max,
                 unkeyed_batches=int(self._clock.random() * _RANDOM_MAX),
@@ -231,13 +232,13 @@ class NativeProducer:
             if known is not None and highest < len(known.partitions):
                 return
             # The metadata of new partitions takes some time to reach all brokers.
-            self._settings.backoff.pause(attempts, clock=self._clock, deadline=deadline)
+            self._settings.backoff.sleep(attempts, clock=self._clock, deadline=deadline)
         raise self._errors.no_such_partition(topic, highest)
 
     # --- progress ---
 
     def _progress(self, *, include_all: bool = False) -> None:
-        """Handle responses, encode all rows or only those that are ready, and send batches."""
+        """Handle responses, encode the rows that are ready (or all rows), and send batches."""
         try:
             self._handle_responses()
             if self._connections.fail_overdue():
@@ -375,8 +376,8 @@ class NativeProducer:
 
     def _retry_request_later(self) -> None:
         self._failed_requests += 1
-        pause_s = self._settings.backoff.pause_s(self._failed_requests, self._clock.random())
-        self._retry_at = self._clock.now() + pause_s
+        backoff_s = self._settings.backoff.backoff_s(self._failed_requests, self._clock.random())
+        self._retry_at = self._clock.now() + backoff_s
 
     def _is_known(self, name: str) -> bool:
         """Return whether all partitions have a leader. If not, discard the topic's metadata."""
@@ -560,7 +561,9 @@ class NativeProducer:
             self._router.invalidate_topic(partition.topic)
         now, draw = self._clock.now(), self._clock.random()
         backoff = self._settings.backoff
-        self._queues.pause(partition, now, lambda failures: now + backoff.pause_s(failures, draw))
+        self._queues.back_off(
+            partition, now, lambda failures: now + backoff.backoff_s(failures, draw)
+        )
 
     # --- deadlines ---
 
@@ -579,7 +582,7 @@ class NativeProducer:
     def _is_overdue(self) -> bool:
         """Return whether a deadline has passed.
 
-        Failures after a deadline did not cause the timeout, so error messages do not report them.
+        Error messages omit failures after a deadline, because these did not cause the timeout.
         """
         now = self._clock.now()
         return self._first_deadline(now) < now

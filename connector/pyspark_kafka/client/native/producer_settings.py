@@ -1,7 +1,7 @@
 """The producer settings of the native engine.
 
-They consist of the supported producer properties, with defaults and ranges. Invariant: with any
-valid settings, every row is written once and in order. A property that affects partitioning or
+This module contains the supported producer properties, with defaults and ranges. Invariant: with
+any valid settings, every row is written once and in order. A property that affects partitioning or
 acknowledgments is never ignored.
 """
 
@@ -36,7 +36,7 @@ PRODUCER_PROPERTIES: Final = frozenset(
 """Supported producer properties.
 
 `acks` and `enable.idempotence` each have only one supported value. Rows wait until a batch is full,
-until `linger.ms` has passed, or until `flush`, which a task calls after its last row.
+until `linger.ms` has passed, or until the task calls `flush` after its last row.
 """
 
 _INT32_MAX: Final = 2**31 - 1
@@ -45,7 +45,7 @@ BATCH_BYTES: Final = 512 * 1024
 """Default of `batch.size`. Measured with one Apache Kafka broker, 6 partitions, and rows of 100 and
 1000 bytes with and without keys: compared to this size, writes take 2.5 to 4 times as long with 16
 KiB (Java's default), 1.5 to 2 times as long with 64 KiB, and up to 1.15 times as long with 256 KiB.
-With 1 MiB, the default limit of a topic, they are only slightly faster."""
+With 1 MiB, the default limit of a topic, writes are only slightly faster."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"
 
@@ -55,10 +55,10 @@ class ProducerSettings:
     """Settings of a producer. The defaults of most of them are those of the Java client.
 
     If `level` is None, the codec's default level is used. `linger_s` is the maximum time that rows
-    wait for their batch to fill; it excludes the time between calls. `delivery_timeout_s` limits
-    the time from `send` to the acknowledgment of a row, `request_timeout_s` the time for one
-    request, `api_timeout_s` the time for all attempts of a request, and `topic_wait_s` the wait for
-    a topic to be created.
+    wait for their batch to fill, without the time between calls. `delivery_timeout_s` limits the
+    time from `send` to the acknowledgment of a row. `request_timeout_s` limits one request, and
+    `api_timeout_s` limits all attempts of a request. `topic_wait_s` limits the wait for a topic to
+    be created.
     """
 
     codec: Codec = Codec.NONE
@@ -105,7 +105,7 @@ class ProducerSettings:
 
 
 def unsupported_reason(properties: Mapping[str, str]) -> str | None:
-    """Return a clause that names a property this engine does not support, or None."""
+    """Return a clause that names an unsupported property, or None."""
     partitioner = properties.get("partitioner", PARTITIONER)
     if partitioner != PARTITIONER:
         return (

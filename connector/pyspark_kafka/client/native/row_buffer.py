@@ -1,7 +1,7 @@
 """The rows of one topic that have not been encoded as batches yet.
 
-This module also splits rows by topic and into slices of limited size, and checks that each record
-is small enough to be sent. Invariant: rows of one topic keep their order.
+This module also splits rows by topic, splits rows into slices of limited size, and checks that each
+record is small enough to be sent. Invariant: rows of one topic keep their order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:
         return [(names[0], data)]
-    # The sort is stable, so that rows of a topic keep their order.
+    # The sort is stable, so the rows of a topic keep their order.
     order = pc.sort_indices(encoded.indices)
     counts = {one["values"].as_py(): one["counts"].as_py() for one in topics.value_counts()}
     found = []

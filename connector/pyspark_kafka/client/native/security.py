@@ -1,6 +1,6 @@
 """The TLS and SASL settings of the native engine.
 
-They are converted from librdkafka properties. `java_names` translates Java's names to these
+The settings are converted from librdkafka properties. `java_names` translates Java's names to these
 properties. Errors name the option that the user set. Invariant: no error and no `repr` contains a
 password, a key or a token.
 """
@@ -113,7 +113,7 @@ class _Settings:
     kafka: Mapping[str, str]
 
     def option(self, name: str) -> str:
-        """Return the option that sets this property. If none does, return one that can."""
+        """Return the option that sets this property. If none does, return one that can set it."""
         return option_of(name, self.kafka)
 
     def option_of_any(self, names: tuple[str, ...]) -> str:
@@ -293,7 +293,7 @@ _WITHOUT_PROVIDER: Final = (
     "sasl.oauthbearer.config",
     "sasl.oauthbearer.scope",
 )
-"""Properties of other token sources."""
+"""Properties of token sources other than token providers."""
 
 
 def _check_provider(settings: _Settings, mechanism: str) -> None:

@@ -1,7 +1,7 @@
 """The connection and fetch settings of the native engine.
 
-They are converted from librdkafka properties (see `java_names`), which librdkafka has checked on
-the driver.
+The settings are converted from librdkafka properties (see `java_names`), which librdkafka has
+checked on the driver.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLAINTEXT: Final = "plaintext"
 _OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
 _BACKOFF_MS_MIN: Final = 10
-"""With no pause, the client would send a thousand requests per second to a broker that is down."""
+"""Without a minimum, the client could send 1000 requests per second to an unavailable broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

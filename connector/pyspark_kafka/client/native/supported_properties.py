@@ -1,7 +1,7 @@
 """The settings that the native engine supports, as a table of properties and a check.
 
-Invariant: a property that is not in the table is unsupported, and no message contains a value that
-may be secret.
+Invariant: only the properties in the table are supported, and no message contains a value that may
+be secret.
 """
 
 from __future__ import annotations

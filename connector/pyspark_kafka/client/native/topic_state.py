@@ -17,8 +17,8 @@ class TopicState:
     """The state of one topic that a producer writes to.
 
     `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` counts
-    batches, so that each batch of rows without a key uses the next partition. `unknown_since` is
-    the time at which a broker first reported that the topic does not exist.
+    batches, and selects the next partition for rows without a key. `unknown_since` is the time at
+    which a broker first reported that the topic does not exist.
     """
 
     rows: RowBuffer = field(default_factory=RowBuffer)

@@ -1,8 +1,8 @@
 """The `TransactionalClient` of the `native` engine.
 
-It adds retries to the requests in `wire`. Invariant: every call ends within
-`kafka.default.api.timeout.ms`, and a final error code is not retried. If a request contains
-many transactional ids, an id without a response does not delay the other ids.
+The client adds retries to the requests in `wire`. Invariant: every call ends within
+`kafka.default.api.timeout.ms`, and a final error code is not retried. If a request contains many
+transactional ids, an id without a response does not delay the other ids.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LOG.addHandler(logging.NullHandler())
 _FEATURE: Final = "transaction.version"
 _LATEST_VERSION: Final = 2
 _MARKER_BACKOFF: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
-"""Short pauses: markers are usually written in milliseconds, and micro-batches wait for them."""
+"""Backoffs are short, because micro-batches wait for markers, which usually take milliseconds."""
 _NAMED_MAX: Final = 3
 _LISTING_TRIES: Final = 3
 """Attempts to query an unresponsive broker. Other brokers take over its coordinators."""
@@ -304,7 +304,7 @@ class _RequestRemaining(Generic[K, T]):
                 self.results[key] = result
         self.remaining = [key for key in self.remaining if key not in self.results]
         if failures:
-            # Prefer a retriable error, so that all keys are requested again.
+            # Prefer a retriable error, because all keys are then requested again.
             raise max(failures, key=is_retriable)
 
 
@@ -374,7 +374,7 @@ def _final(
 
 
 def _check_init(transactional_id: str, code: ErrorCode, timeout_ms: int) -> None:
-    """Raise an error for an InitProducerId error code that no retry can change."""
+    """Raise an error for an InitProducerId error code that is not retriable."""
     if code in _FENCED:
         raise _fenced(transactional_id, code)
     if code is ErrorCode.invalid_transaction_timeout:

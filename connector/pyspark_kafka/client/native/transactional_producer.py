@@ -133,9 +133,9 @@ class NativeTransactionalProducer(NativeProducer):
     def last_offsets(self) -> Mapping[TopicPartition, int]:
         """The highest offset that a broker returned for each partition, after `flush`.
 
-        This is the offset of the partition's last record, or the offset of an earlier record of
-        this transaction if the broker acknowledged later batches without an offset. In both cases,
-        the next control batch of this producer id in the partition ends this transaction, because
+        The offset belongs to the partition's last record, or to an earlier record of this
+        transaction if the broker acknowledged later batches without an offset. In both cases, the
+        next control batch of this producer id in the partition ends this transaction, because
         InitProducerId returns only after the markers of earlier transactions are written.
         """
         return MappingProxyType(self._last_offsets)

@@ -1,4 +1,4 @@
-"""The at-least-once sink, which is used if `transactionalId` is not set.
+"""Implements the at-least-once sink, which is used if `transactionalId` is not set.
 
 Its producers are idempotent and use acks=all.
 

@@ -1,4 +1,4 @@
-"""The at-least-once write of one task.
+"""Writes the rows of one task at least once.
 
 Invariant: `write_task` returns only after every row has been acknowledged. After a failure the
 producer sends nothing more.
@@ -34,8 +34,8 @@ def write_task(
 ) -> Mapping[str, int]:
     """Write rows, wait until all are acknowledged, and return the number of rows by topic.
 
-    Raises `RowError` for a row that cannot be written, and subclasses of `KafkaError`. Opens no
-    client if there are no rows.
+    Raises `RowError` for a row that cannot be written, and subclasses of `KafkaError`. If there are
+    no rows, no client is opened.
     """
     iterator = (batch for batch in batches if batch.num_rows > 0)
     first = next(iterator, None)

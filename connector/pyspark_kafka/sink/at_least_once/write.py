@@ -1,4 +1,4 @@
-"""The at-least-once write of one micro-batch or batch job.
+"""Writes one micro-batch or batch job at least once.
 
 Implements the `Write` protocol of `sink.writers` without transactions. Invariant:
 `AtLeastOnceWrite.of` runs every check that is possible on the driver.
@@ -46,7 +46,7 @@ class AtLeastOnceWrite:
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Write the rows of one task. Raises the errors of `write_task`."""
+        """Write the rows of one task. Raises the same errors as `write_task`."""
         # Imported locally, because only tasks need it (see `_check_settings`).
         from pyspark_kafka.sink.at_least_once.task import write_task  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ class _Settings:
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
     """Let the engine check the settings. Raises `OptionError`."""
-    # Imported locally: the process that commits also loads this module, but does not need it.
+    # Imported locally: the process that commits loads this module, but checks no settings.
     from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
 
     check_settings(settings.options, role="producer")

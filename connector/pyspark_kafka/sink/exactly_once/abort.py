@@ -37,7 +37,7 @@ def abort(
     options: ExactlyOnce,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
-    """Abort the prepared transactions of a failed batch, if that is safe.
+    """Abort the prepared transactions of a failed batch if no decision can contain them.
 
     `messages` contains the result of each finished task, and None for every other task. Errors from
     brokers are only logged, because the caller raises the original error.

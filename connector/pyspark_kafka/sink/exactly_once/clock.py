@@ -1,4 +1,4 @@
-"""The wall clock of this process, for comparison with brokers' timestamps."""
+"""Reads the wall clock of this process, for comparison with brokers' timestamps."""
 
 from __future__ import annotations
 

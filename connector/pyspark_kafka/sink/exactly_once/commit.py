@@ -1,4 +1,4 @@
-"""The commit of a batch after its tasks: verify, decide, roll forward, mark, sweep.
+"""Commits a batch after its tasks: verify, decide, roll forward, mark, sweep.
 
 Runs steps 7 to 11 of the protocol on the driver, with the sink's producer id and epoch from
 planning. Invariant: one EndTxn decides all rows of a batch. An error before this EndTxn leaves the
@@ -77,8 +77,8 @@ def commit(
 
     Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
     rows will be visible, `ReplayMismatchError` if the batch was decided with different rows,
-    `OutcomeUnknownError` if the outcome is unknown, `RowsLostError` if decided rows were aborted,
-    and subclasses of `KafkaError`.
+    `OutcomeUnknownError` if the outcome is unknown, and `RowsLostError` if decided rows were
+    aborted. Also raises subclasses of `KafkaError`.
     """
     results = TaskResults.of(options.transactional_id, messages)
     batch = _Batch(client=client, options=options, results=results, offsets=offsets, now_ms=now_ms)
@@ -482,7 +482,7 @@ class _Batch:
             )
 
     def _sweep(self, decision: Decision) -> None:
-        """Abort open transactions of failed attempts. A committed batch job must not fail here."""
+        """Abort open transactions of failed attempts. Errors do not fail a committed batch job."""
         try:
             sweep(
                 self.client,

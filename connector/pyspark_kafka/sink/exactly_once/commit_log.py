@@ -1,4 +1,4 @@
-"""An in-memory copy of the commit topic's records for one sink.
+"""Keeps an in-memory copy of the commit topic's records for one sink.
 
 Spark plans every micro-batch in the same process, and the topic can contain several hours of
 decisions. With the copy, each micro-batch reads only new records. Invariant: a transactional record
@@ -43,18 +43,18 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the log still contains all tombstones and markers written since the last read."""
+        """Return whether the log retains all tombstones and markers since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """The batches that are committed or non-transactional, in log order."""
+        """Return the committed and the non-transactional batches, in log order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction with records of this sink is still open."""
+        """Return whether a transaction with records of this sink is still open."""
         return bool(self._open)
 
     def read(self, client: TransactionalClient, partition: TopicPartition, end_offset: int) -> bool:
@@ -131,8 +131,8 @@ def read_commit_log(
 ) -> CommitLog:
     """Read the commit log up to the current high watermark.
 
-    If `topic_id` is given and this process has a recent copy, the copy is updated if possible.
-    Otherwise the partition is read from the start.
+    With `topic_id`, a recent copy in this process is updated if possible. Otherwise, the partition
+    is read from the start.
     """
     ends = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
     end_offset = ends[partition]
@@ -150,5 +150,5 @@ def read_commit_log(
 
 
 def _whole(batch: LogBatch) -> LogBatch:
-    """Copy a batch without its fetch buffer, so that it can be kept and compared."""
+    """Copy a batch without its fetch buffer, so that the copy can be kept and compared."""
     return replace(batch, records=tuple(batch.records))

@@ -1,14 +1,15 @@
-"""The commit topic, which contains the decisions of all queries that write exactly once.
+"""Manages the commit topic, which contains the decisions of all exactly-once queries.
 
-Creates and checks the topic, registers a sink, reads its decisions, and marks them as finished. All
-records of a sink are in one partition, which is determined by the hash of its transactional id.
-Invariants: open transactions of other queries do not prevent `read` from returning a decision. If
-the records of a sink were lost, the sink is not registered again, and an error is raised.
+Creates and checks the topic, registers a sink, reads the sink's decisions, and marks decisions as
+finished. All records of a sink are in one partition, which is determined by the hash of its
+transactional id. Invariants: open transactions of other queries do not prevent `read` from
+returning a decision. If the records of a sink were lost, the sink is not registered again, and an
+error is raised.
 
 A read_committed consumer would stop at the first open transaction of any query, before later
 decisions of this sink. Therefore the partition is read up to the high watermark. The result is
-complete if the caller has already fenced the sink's transactional id, because by then all markers
-of this id have been written.
+complete if the caller has already fenced the sink's transactional id, because all markers of this
+id have then been written.
 """
 
 from __future__ import annotations
@@ -114,12 +115,12 @@ class CommitTopic:
 
     @property
     def topic_id(self) -> str | None:
-        """The id of the topic. It is set by `ensure` if the brokers support topic ids."""
+        """Return the topic id, which `ensure` sets if the brokers support topic ids."""
         return self._topic_id
 
     @cached_property
     def partition(self) -> TopicPartition:
-        """The partition that contains the records of the sink."""
+        """Return the partition that contains the records of the sink."""
         if not self._partition_count and not self._is_described():
             raise SinkNotRegisteredError(
                 f"The commit topic '{self._name}' does not exist, so the decisions of "
@@ -266,8 +267,8 @@ class CommitTopic:
 
         The result is complete only if the caller has already fenced the sink's id, because
         decisions in open transactions are skipped. Raises `CommitTopicError` if records of the sink
-        are corrupt, missing or in a newer format. The error is `SinkNotRegisteredError` if all of
-        them are missing.
+        are corrupt, missing or in a newer format. The error is `SinkNotRegisteredError` if all
+        records are missing.
         """
         state = self._state()
         if state.forgotten_number is None:
@@ -330,7 +331,8 @@ class CommitTopic:
     def removal(self) -> list[tuple[bytes, bytes | None]]:
         """Return records that remove the state of the sink and register it again.
 
-        They must be written in one transaction. The existing records may be corrupt.
+        The returned records must be written in one transaction. The existing records may be
+        corrupt.
         """
         self._find_current_leader()
         found = read_commit_log(self._client, self.partition, key_prefix(self._sink_id))

@@ -1,8 +1,8 @@
-"""Decisions. A decision commits a batch and lists the transactions that contain its rows.
+"""Defines decisions. A decision commits a batch and lists the transactions with its rows.
 
-Defines decisions as Python values and as records of the commit topic. Invariant: reading returns
-exactly the decision that was written, or raises an error with the key of a record that is corrupt,
-missing or in a newer format.
+A decision is a Python value, and is stored as records of the commit topic. Invariant: reading
+returns exactly the decision that was written, or raises an error with the key of a record that is
+corrupt, missing or in a newer format.
 
     key                                    value
     ["sink id","registered"]               {"format":1,"forgotten_number":0}
@@ -10,9 +10,9 @@ missing or in a newer format.
     ["sink id","query","decision",7,1]     {"chunks":2,"format":1,"number":7}\\n and the second part
     ["sink id","query","finished",7]       {"chunks":1,"format":1,"number":7}\\n and the document
 
-The parts form one JSON document. It is split into chunks of a maximum size. All chunks of a
-decision are written in one transaction. When all transactions of a decision are committed, its
-document is written again as the finished record, without its entries, and its chunks are deleted.
+The parts form one JSON document, which is split into chunks of a maximum size. All chunks of a
+decision are written in one transaction. When all transactions of a decision are committed, the
+document is written again without its entries, as the finished record, and the chunks are deleted.
 Therefore the topic retains only one small record per query.
 
 The records with the highest number are the state of a query: the finished record if it exists,
@@ -153,8 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    They must be written in this order, so that the topic contains the state even if only the first
-    ones are written.
+    The records must be written in this order. The topic then contains the state even if only the
+    first records are written.
     """
     decision = state.decision
     assert not state.is_finished, decision
@@ -166,7 +166,8 @@ def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone
 def registration(sink_id: str, *, forgotten_number: int = 0) -> tuple[bytes, bytes]:
     """Return the record that registers a sink.
 
-    It must be written before the transaction coordinator creates the sink's transactional id.
+    The record must be written before the transaction coordinator creates the transactional id of
+    the sink.
     """
     return _registered_key(sink_id), _json({"format": FORMAT, "forgotten_number": forgotten_number})
 
@@ -335,7 +336,7 @@ class _StateReader:
             raise self._corrupt(record.key, record.position, wrong) from None
 
     def _by_query(self, records: Iterable[_Record]) -> dict[str, dict[tuple[int, bool], _Chunks]]:
-        """Return the records by query id, then by decision number and whether it is finished."""
+        """Return the records by query id, then by `(number, is_finished)`."""
         found: dict[str, dict[tuple[int, bool], _Chunks]] = {}
         for record in records:
             try:

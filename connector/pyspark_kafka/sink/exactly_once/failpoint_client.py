@@ -1,8 +1,9 @@
-"""A client with a failpoint before and after each request.
+"""Adds a failpoint before and after each request of a client.
 
-Tests use it to kill the process, stall it or make it fail between any two requests, without changes
-to the protocol or the engine. Invariant: every call is forwarded to the inner client. A failpoint
-is named after the client's method, or `produce` for a producer's `send`.
+Tests use the failpoints to kill or stall the process, or to raise an error, between any two
+requests. The protocol and the engine need no changes for these tests. Invariant: every call is
+forwarded to the inner client. A failpoint is named after the client's method, or `produce` for a
+producer's `send`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The results of tasks. The commit of a batch receives no other information about its tasks.
+"""Defines the results of tasks, the only information about tasks that the commit receives.
 
-Defines the three possible results of a task, which Spark pickles, and the checked results of a
-whole batch. Invariant: each result identifies its batch and contains the sink's producer id and
-epoch from planning. `TaskResults` is created only if every task has returned a result and the
-results agree.
+A task has one of three possible results, which Spark pickles. `TaskResults` contains the checked
+results of a whole batch. Invariant: each result identifies its batch and contains the sink's
+producer id and epoch from planning. `TaskResults` is created only if every task has returned a
+result and the results agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def batch(self) -> str:
-        """The batch, as text for messages to the user."""
+        """Return a description of the batch for messages to the user."""
         if self.batch_id is None:
             return f"the batch job (run {self.run})"
         if self.query_id == BATCH_JOB:
@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """The base class of task results, with the fields that all of them have.
+    """The base class of task results, with the fields that all results have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
     sink's transactions. `generation` is part of the transactional ids of the batch's tasks.
@@ -113,14 +113,14 @@ class TaskResults:
 
     @property
     def totals(self) -> RowTotals:
-        """The totals of all rows, written or only counted."""
+        """Return the totals of all rows, including rows that were only counted."""
         written = [message.entry.totals for message in self.prepared]
         counted = [message.totals for message in self.already_committed]
         return reduce(add, written + counted, RowTotals())
 
     @property
     def rows_by_topic(self) -> Mapping[str, int]:
-        """The number of rows that were written, by topic."""
+        """Return the number of rows that were written, by topic."""
         rows = Counter[str]()
         for message in self.prepared:
             rows.update(message.rows_by_topic)
@@ -186,8 +186,8 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
             raise _not_committed(
                 sink_id,
                 first.task,
-                f"its tasks belong to different batches. The task of partition "
-                f"{first.task.partition} returned {what} {expected}, but the task of partition "
+                f"its tasks belong to different batches. The task for partition "
+                f"{first.task.partition} returned {what} {expected}, but the task for partition "
                 f"{other.task.partition} returned {found}",
             )
 

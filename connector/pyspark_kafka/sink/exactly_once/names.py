@@ -1,14 +1,14 @@
-"""The sink's transactional id, which the user sets, and the ids of its task attempts.
+"""Builds and parses the transactional ids of a sink's task attempts.
 
-Builds and parses the ids of task attempts. Invariant: an id of the form
+The user sets the transactional id of the sink (`sink_id`). Invariant: an id of the form
 `sink_id/generation/partition/attempt-slot` is always the id of a task attempt. No part contains a
 character with a special meaning in patterns or paths.
 
-The ids are reused, so that a sink has a limited number of them, regardless of its number of
-batches, runs and jobs. Coordinators keep each id for `transactional.id.expiration.ms` (7 days).
-Reuse does not affect correctness, because a transaction is identified by its producer id and epoch.
-But an attempt that is still running aborts the transaction of a later attempt with the same id, and
-the later batch fails. Therefore an id is reused as late as possible.
+The ids are reused, so a sink has a limited number of ids, regardless of its number of batches, runs
+and jobs. Coordinators keep each id for `transactional.id.expiration.ms` (7 days). Reuse does not
+affect correctness, because a transaction is identified by its producer id and epoch. But an attempt
+that is still running aborts the transaction of a later attempt with the same id, and the later
+batch fails. Therefore an id is reused as late as possible.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Final
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, is_sink_id
 
 GENERATIONS: Final = 32
-"""The number of generations. Each planning run uses the generation one or two after the previous
-one, because each planning run and each decision bumps the producer epoch."""
+"""The number of generations. The generation follows the producer epoch, which each planning run and
+each decision bumps. Each planning run therefore advances the generation by one or two."""
 
 ATTEMPTS: Final = 16
 """The number of attempts of a partition that have different ids. Spark's default is 4 attempts."""

@@ -1,4 +1,4 @@
-"""The command that error messages recommend if an operator must intervene.
+"""Builds the command that error messages recommend if an operator must intervene.
 
 Invariant: the command can be run after HOST:PORT is replaced with the address of a broker.
 """

@@ -61,7 +61,7 @@ class RepairRequest:
 def check(report: Report, request: RepairRequest) -> None:
     """Raise `ExactlyOnceError` if a repair could abort decided transactions.
 
-    This is the case if the decisions are unknown.
+    Any transaction may be decided if the decisions are unknown.
     """
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
@@ -76,9 +76,9 @@ def check(report: Report, request: RepairRequest) -> None:
 def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str, ...]:
     """Compare two reports made a few seconds apart, and return signs that the owner is alive.
 
-    The signs show that a batch is running, and a repair would make it fail. A query that is waiting
-    for input shows no signs, but a repair does not disturb it: the query fences the sink again
-    before its next batch.
+    The signs show that a batch is running. A repair would make this batch fail. A query that is
+    waiting for input shows no signs, but a repair does not disturb such a query: the query fences
+    the sink again before its next batch.
     """
     return tuple(_signs(earlier, later, quiet_ms))
 
@@ -109,7 +109,7 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
 def _traces(report: Report) -> object:
     """Return the parts of a report that change while tasks write.
 
-    Other producers can change them, too.
+    Other producers can also change these parts.
     """
     ends = {held.partition: held.high_watermark for held in report.held}
     of_tasks = [one.description for one in report.leftover]
@@ -174,9 +174,9 @@ def repair(
 ) -> None:
     """Repair the sink, and report each completed action. A failed repair can be repeated.
 
-    Decisions are read again after the sink is fenced, because they cannot change after that. Raises
-    `SinkFencedError` if a query has taken over again, `OutcomeUnknownError`, and subclasses of
-    `KafkaError`.
+    Decisions are read again after the sink is fenced, because they can no longer change then.
+    Raises `SinkFencedError` if a query has taken over again, `OutcomeUnknownError`, and subclasses
+    of `KafkaError`.
     """
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
@@ -233,7 +233,7 @@ def _finish(
 def _is_settled(
     client: TransactionalClient, state: QueryState, request: RepairRequest, on_action: OnAction
 ) -> bool:
-    """Commit the transactions of a decision. Return whether it can be marked as finished."""
+    """Commit the transactions of a decision. Return whether to mark the decision as finished."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)

@@ -1,8 +1,8 @@
-"""The state of a sink, determined with read-only requests.
+"""Determines the state of a sink with read-only requests.
 
 Returns decisions, open transactions, the owner and waiting consumers as one frozen `Report`.
-Invariant: nothing here changes anything in Kafka, so a report can be made at any time, even while
-the query is running. The report is a snapshot.
+Invariant: this module only reads from Kafka, so a report can be made at any time, even while the
+query is running. The report is a snapshot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, unused_
 from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look_up_outcomes
 
 _OPEN: Final = ENDING | {TransactionState.ONGOING}
-_PAUSES_S: Final = (0.05, 0.2, 0.8, 3.2)
-"""Pauses between requests while the transaction of the sink id is ending."""
+_BACKOFFS_S: Final = (0.05, 0.2, 0.8, 3.2)
+"""Backoffs between requests while the transaction of the sink id is ending."""
 _FIRST_WINDOW: Final = 1_000
 _SEARCHED_MAX: Final = 1_000_000
 """The maximum number of offsets per partition to search for a transaction's first row."""
@@ -93,7 +93,7 @@ class DecisionReport:
 
     @property
     def needs_operator(self) -> tuple[EntryReport, ...]:
-        """The transactions that were aborted, or whose outcome can no longer be determined."""
+        """Return transactions that were aborted, or whose outcome can no longer be determined."""
         return self.in_state(EntryState.LOST, EntryState.UNKNOWN)
 
 
@@ -112,7 +112,7 @@ class OpenTransaction:
 class HeldPartition:
     """A partition in which read_committed consumers are blocked at `last_stable_offset`.
 
-    `holder` is the producer of the open transaction, or None if the log does not show it.
+    `holder` is the producer of the open transaction, or None if the log does not show the producer.
     `transactional_id` and `started_ms` are set if the transaction belongs to this sink.
     """
 
@@ -147,7 +147,7 @@ class Report:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the cluster contains nothing that belongs to the sink."""
+        """Return whether the cluster contains nothing that belongs to the sink."""
         return not (self.owner or self.known_ids or self.is_registered)
 
     @property
@@ -156,7 +156,7 @@ class Report:
 
     @property
     def leftover(self) -> tuple[OpenTransaction, ...]:
-        """The open, undecided transactions of a running or failed batch."""
+        """Return the open, undecided transactions of a running or failed batch."""
         return tuple(
             one
             for one in self.open_transactions
@@ -165,7 +165,7 @@ class Report:
 
     @property
     def needs_operator(self) -> bool:
-        """Whether rows of a decided batch are lost or may be lost."""
+        """Return whether rows of a decided batch are lost or may be lost."""
         return any(decision.needs_operator for decision in self.unfinished)
 
 
@@ -180,7 +180,7 @@ def examine(
     commit_topic: str,
     *,
     now_ms: int,
-    pause: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Report:
     """Return the state of the sink, or raise a subclass of `KafkaError`.
 
@@ -190,10 +190,10 @@ def examine(
     read from the commit topic. In this case the function waits a few seconds for the marker.
     """
     owner = _owner(client, sink_id)
-    for pause_s in _PAUSES_S:
+    for backoff_s in _BACKOFFS_S:
         if owner is None or owner.state not in ENDING:
             break
-        pause(pause_s)
+        sleep(backoff_s)
         owner = _owner(client, sink_id)
     listed = [
         one.transactional_id
@@ -234,7 +234,7 @@ def examine(
 def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
     """Describe the sink's transactional id.
 
-    The request also contains a task id that does not exist, so that the request fails if the
+    The request also contains a task id that does not exist. The request therefore fails if the
     principal lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit these ids.
     """
     try:
@@ -312,7 +312,7 @@ def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...
     """Return the offsets of a transaction's rows, regardless of its outcome.
 
     An entry contains only the last offsets. The search for the first offsets proceeds backwards
-    from there in growing windows, until it has found as many rows as the entry has.
+    from the last offsets in growing windows, until it has found as many rows as the entry has.
     """
     try:
         first = _first_offsets(client, entry)

@@ -1,4 +1,4 @@
-"""The operator's report as text and as JSON.
+"""Formats the operator's report as text and as JSON.
 
 The text has one line per fact, for people and for grep. Each line contains the kind of the fact,
 followed by `name=value` pairs. Invariant: text and JSON have the same content, and times are in

@@ -1,4 +1,4 @@
-"""Planning: the steps that the driver runs before the tasks of each batch.
+"""Plans a batch on the driver before its tasks start.
 
 Runs steps 1 to 4 of the protocol: register, fence, read, roll forward, mark, sweep. Invariant: when
 a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink has
@@ -59,7 +59,7 @@ run. They are cached because each attempt to determine an outcome reads partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOutcome:
-    """The reason why the outcome of a decision is unknown, and what to do about it."""
+    """The reason why the outcome of a decision is unknown, and the advice to the operator."""
 
     what: str
     advice: str
@@ -69,9 +69,9 @@ class UnknownOutcome:
 class LastDecision:
     """The last decision of a query. Tasks compare their batch with it.
 
-    `lost` contains Spark's partitions whose rows are lost, and `totals_of_lost` the totals of these
-    rows by partition. `unknown` is set if the outcome of the decision is unknown. In that case, the
-    query cannot continue.
+    `lost` contains Spark's partitions whose rows are lost. `totals_of_lost` contains the totals of
+    these rows by partition. `unknown` is set if the outcome of the decision is unknown. In that
+    case, the query cannot continue.
     """
 
     number: int
@@ -105,15 +105,16 @@ class Plan:
 def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bool = False) -> Plan:
     """Fence the sink, complete or abort its earlier batches, and read its last decisions.
 
-    `is_single_job` is set for a batch job without `batchId`. It may be a retry of an earlier job
-    that stopped after its decision. The job must not write the rows again, so planning raises
-    `EarlierJobCommittedError` once, or `RowsLostError` or `OutcomeUnknownError` until an operator
-    has accepted the loss.
+    `is_single_job` is set for a batch job without `batchId`. Such a job may be a retry of an
+    earlier job that stopped after its decision. A retry must not write the rows again, so planning
+    raises `EarlierJobCommittedError` once. If rows of the earlier job are lost, or its outcome is
+    unknown, planning raises `RowsLostError` or `OutcomeUnknownError` until an operator has accepted
+    the loss.
 
     Raises `CommitTopicError` for a topic with unsafe settings or with corrupt or missing records,
     `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
-    `SinkFencedError` if another run has taken over, `OptionError` for a timeout that the brokers do
-    not allow, and subclasses of `KafkaError`. Planning can safely be repeated.
+    `SinkFencedError` if another run has taken over, and `OptionError` for a timeout that the
+    brokers do not allow. Also raises subclasses of `KafkaError`. Planning can safely be repeated.
     """
     sink_id = options.transactional_id
     topic = CommitTopic(client, options.commit_topic, sink_id)
@@ -180,7 +181,7 @@ def _rolled_forward(
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
     """Return the lost entries and the unknown outcomes, both by query id.
 
-    An unknown outcome stops only the query of that decision.
+    An unknown outcome of a decision stops only the query of this decision.
     """
     lost: dict[str, Sequence[Entry]] = {}
     unknown: dict[str, UnknownOutcome] = {}
@@ -251,8 +252,8 @@ def _settled(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return the finished records of completed decisions, and tombstones for reported batch jobs.
 
-    A batch job without `batchId` deletes its decision when it is complete. If the job stops before
-    that, its decision is kept until the next such job has reported it.
+    A batch job without `batchId` deletes its decision when it is complete. If the job stops
+    earlier, its decision is kept until the next job without `batchId` has reported the decision.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
@@ -287,7 +288,7 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
     """Check the brokers' settings.
 
-    If the settings cannot be read, a timeout that is too long is reported by the first task.
+    If the settings cannot be read, the first task reports a timeout that is too long.
     """
     if config is None:
         return

@@ -1,9 +1,9 @@
-"""The committer, which commits the transactions of a decision and determines their outcomes.
+"""Commits the transactions of a decision and determines their outcomes.
 
 Runs step 9 of the protocol. Invariant: an entry is lost only if the brokers report that its
-transaction was aborted, and done only if they report that it was committed. In every other case the
-committer raises an error that names the entry. Any process can safely repeat this step, because the
-outcome of a transaction never changes.
+transaction was aborted. An entry is done only if they report that its transaction was committed. In
+every other case, `roll_forward` raises an error that names the entry. Any process can safely repeat
+this step, because the outcome of a transaction never changes.
 
     The outcome of an entry is the first of these that applies:
     (a) the decision is finished       done, without a request
@@ -16,9 +16,10 @@ outcome of a transaction never changes.
         ended it
     (f) all other cases                OutcomeUnknownError
 
-If another process has written the decision, the committer describes its transactions before it
-sends EndTxn. A transaction in state PrepareCommit is already committed, but EndTxn would wait for
-its markers. These markers cannot be written while one of its partitions is offline.
+If another process has written the decision, `roll_forward` describes the decision's transactions
+before it sends EndTxn. A transaction in state PrepareCommit is already committed, but EndTxn would
+wait for its markers. These markers cannot be written while a partition of the transaction is
+offline.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
 log = logging.getLogger(__name__)
 
-_PAUSES_S: Final = (0.1, 0.4, 1.6, 3.2)
-"""Pauses between attempts. The client has already retried errors that are usually transient."""
+_BACKOFFS_S: Final = (0.1, 0.4, 1.6, 3.2)
+"""Backoffs between attempts. The client has already retried errors that are usually transient."""
 _NAMED_MAX: Final = 10
 
 
@@ -106,14 +107,14 @@ def roll_forward(
     state: QueryState,
     *,
     is_new: bool = False,
-    pause: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision, and return the entries that are lost.
 
-    `is_new` is set if this process has just written the decision and its transactions are
-    still open. Raises `OutcomeUnknownError` if transactions are not known to be committed yet, and
-    `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The errors
-    name the entries.
+    `is_new` is set if this process has just written the decision and its transactions are still
+    open. Raises `OutcomeUnknownError` if it is not known yet whether transactions are committed,
+    and `TransactionOutcomeUnknownError` if the outcome of transactions cannot be determined. The
+    errors name the entries.
     """
     if state.is_finished:
         return ()
@@ -123,10 +124,10 @@ def roll_forward(
         if not is_new:
             committer.look_up(decision.entries)
         committer.commit(decision.entries if is_new else committer.to_commit(decision))
-        for pause_s in _PAUSES_S:
+        for backoff_s in _BACKOFFS_S:
             if not (left := committer.to_commit(decision)):
                 break
-            pause(pause_s)
+            sleep(backoff_s)
             committer.commit(left)
     except KafkaError as error:
         raise OutcomeUnknownError(
@@ -251,9 +252,9 @@ def _first_result(
 ) -> TransactionResult | None:
     """Return the result of the first marker after the entry's last record, or None.
 
-    The result is None if the marker may belong to another transaction. It certainly belongs to the
-    entry in two cases: the entry's records still exist (brokers delete them before the marker), or
-    the marker has an epoch that only the end of this transaction can produce.
+    The result is None if the marker may belong to another transaction. The marker certainly belongs
+    to the entry in two cases: the entry's records still exist (brokers delete them before the
+    marker), or the marker has an epoch that only the end of this transaction can produce.
     """
     ending = _ended(entry)
     has_records = False

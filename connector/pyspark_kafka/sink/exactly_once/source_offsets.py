@@ -1,4 +1,4 @@
-"""The source offsets of a micro-batch, read from its file in the checkpoint.
+"""Reads the source offsets of a micro-batch from its file in the checkpoint.
 
 Returns the end offsets of a batch in all of its sources, for the decision and for the consumer
 group of `commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and
@@ -27,7 +27,7 @@ class SourceOffsets:
     """The end offsets of a micro-batch.
 
     `offsets` contains the end offsets of all Kafka sources, from which a consumer group would
-    continue. `hash` covers the offsets of all sources, including sources that are not Kafka.
+    continue. `hash` covers the offsets of all sources, including sources other than Kafka.
     """
 
     hash: str

@@ -1,9 +1,9 @@
-"""The names of the protocol's steps, and the failpoints at these steps.
+"""Names the protocol's steps, and defines the failpoints at these steps.
 
-A step has the same name in the code, the model, the log, the failpoint matrix and the docs.
-Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS` environment variable contains
-the name of a Python function as `module:function`. If the variable is set, `reach` calls this
-function with the name of the failpoint.
+A step has the same name in the code, the log, docs/exactly-once-protocol.md, and the tests of the
+model and of the failpoints. Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS`
+environment variable contains the name of a Python function as `module:function`. If the variable is
+set, `reach` calls this function with the name of the failpoint.
 
 The name of a failpoint is `step.before` or `step.after`. For a request within a step it is
 `step.request.before` or `step.request.after` (see `failpoint_client`).
@@ -63,7 +63,7 @@ _inside: list[Step] = []
 
 
 def reach(failpoint: str) -> None:
-    """Call the hook with this failpoint if a hook is configured."""
+    """Call the function in `PYSPARK_KAFKA_FAILPOINTS`, if it is set, with this failpoint."""
     hook = os.environ.get(VARIABLE)
     if hook:
         _function(hook)(failpoint)

@@ -1,17 +1,17 @@
-"""The sweep, which aborts the undecided transactions of task attempts.
+"""Implements the sweep, which aborts the undecided transactions of task attempts.
 
-Runs steps 3 and 11 of the protocol. It also fences attempts that have initialized their id but have
-not begun a transaction yet. Invariant: the sweep affects only attempts of this owner of the sink id
-and of earlier owners. It lists and describes the ids first, and then checks that this process still
-owns the sink id. A newer owner bumps the epoch before its tasks begin. Therefore, if the check
-succeeds, the list contains no attempts of a newer owner.
+Runs steps 3 and 11 of the protocol. The sweep also fences attempts that have initialized their id
+but have not begun a transaction yet. Invariant: the sweep affects only attempts of this owner of
+the sink id and of earlier owners. It lists and describes the ids first, and then checks that this
+process still owns the sink id. A newer owner bumps the epoch before its tasks begin. Therefore, if
+the check succeeds, the list contains no attempts of a newer owner.
 
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch that it has
 described. EndTxn bumps the epoch, but has no effect on an id that another attempt has initialized
 since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing would begin
 another transaction. Therefore the sweep sends InitProducerId, which also aborts the transaction of
 an attempt that has initialized the id since. Such an attempt belongs to a much later batch, because
-ids are reused late (`names`), and that batch fails.
+ids are reused late (`names`). The later batch then fails.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def sweep(
     """Fence every attempt of the sink's tasks, and return the ids of the aborted transactions.
 
     If `generation` is given, only attempts of this generation are fenced. `owner` is the sink's
-    producer id and epoch from planning. `is_decided` is set if a decision was written with them.
-    `spare` contains the ids of decided transactions, which are not fenced. Raises `SinkFencedError`
-    if the sink has another owner.
+    producer id and epoch from planning. `is_decided` is set if a decision was written with this id
+    and epoch. `spare` contains the ids of decided transactions, which are not fenced. Raises
+    `SinkFencedError` if the sink has another owner.
     """
     aborted: set[str] = set()
     for _ in range(_ROUNDS_MAX):
@@ -101,7 +101,8 @@ def _fence(
 ) -> None:
     """Abort the transactions and bump the epochs of all ids.
 
-    Errors from EndTxn are ignored: the id is then in another state, which the next round finds.
+    Errors from EndTxn are ignored: the id is then in another state, which the next round of the
+    sweep finds.
     """
     if version == 1:
         client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)
@@ -125,7 +126,7 @@ def _check_owner(
     """Check that this process still owns the sink, and that the list of transactions is complete.
 
     ListTransactions silently omits ids for which the principal lacks DESCRIBE. DescribeTransactions
-    returns an error for them, even for ids that do not exist.
+    returns an error for such ids, even if they do not exist.
     """
     try:
         found = client.describe_transactions([sink_id, unused_task_id(sink_id)]).get(sink_id)

@@ -1,4 +1,4 @@
-"""The work of a task attempt, which leaves its rows in a prepared transaction.
+"""Runs a task attempt, which leaves its rows in a prepared transaction.
 
 Runs steps 5 and 6 of the protocol. Invariant: when an attempt returns `Prepared`, every row is
 acknowledged in an open transaction. Rows of a failed attempt never become visible, because a
@@ -59,7 +59,7 @@ def write_task(
     Raises `StaleBatchError` for a batch older than the last decision, `OutcomeUnknownError` if the
     outcome of the last decision is unknown, `RowsLostError` if an earlier batch has lost rows,
     `SinkFencedError` if another run has taken over, `ReplayMismatchError` if lost rows and their
-    replacements differ, `RowError` for a row that cannot be written, and subclasses of
+    replacements differ, and `RowError` for a row that cannot be written. Also raises subclasses of
     `KafkaError`. After an error, no rows of this attempt will be visible.
     """
     exactly_once = options.exactly_once
@@ -235,7 +235,7 @@ class _Attempt:
         """Check that the batch can still be decided.
 
         Without this check, an attempt of an ended batch could open a transaction that no sweep
-        would abort, and that would block consumers until its timeout. The check comes after
+        would abort. This transaction would block consumers until its timeout. The check comes after
         InitProducerId: if a sweep begins after the check, it finds the initialized id.
         """
         sink_id = self.options.transactional_id

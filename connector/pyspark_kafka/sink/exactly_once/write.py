@@ -1,11 +1,12 @@
-"""The exactly-once implementation of `sink.writers.Write`: planning, tasks, commit and abort.
+"""Implements `sink.writers.Write` for exactly-once writes: planning, tasks, commit and abort.
 
 Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) to send it to the
-tasks, and in a batch job also to send it to the process that commits. It does not pickle the writer
-that it creates to commit a micro-batch. Pickling is therefore the only call that always precedes
-all tasks and never follows them. Invariant: planning runs once, when a write is first pickled, and
-its result is pickled with the write. Creating a write contacts no broker, because Spark also
-creates one in the process that commits. `commit` and `abort` receive only options and messages.
+tasks, and in a batch job also to send it to the process that commits. Spark does not pickle the
+writer that it creates to commit a micro-batch. Pickling is therefore the only call that always
+precedes all tasks and never follows a task. Invariant: planning runs once, when a write is first
+pickled, and its result is pickled with the write. Creating a write contacts no broker, because
+Spark also creates one in the process that commits. `commit` and `abort` receive only options and
+messages.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class ExactlyOnceWrite:
 
     @property
     def exactly_once(self) -> ExactlyOnce:
-        """The options of the exactly-once sink."""
+        """Return the options of the exactly-once sink."""
         options = self.options.exactly_once
         assert options is not None
         return options
@@ -107,7 +108,7 @@ class ExactlyOnceWrite:
         return self._planned
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of the current Spark task. Raises the errors of `write_task`."""
+        """Write the rows of the current Spark task. Raises the same errors as `write_task`."""
         from pyspark_kafka.sink.exactly_once.task import write_task  # noqa: PLC0415
 
         planned, context = self._planned, TaskContext.get()
@@ -254,7 +255,7 @@ def _pool() -> ClientPool[TransactionalClient]:
 
 @contextmanager
 def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
-    """Lend a client for one step.
+    """Provide a client for one step.
 
     The client is kept for later steps, because connecting is slow.
     """

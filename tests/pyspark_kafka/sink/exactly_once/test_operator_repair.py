@@ -191,7 +191,7 @@ def test_loss_is_not_accepted_while_a_commit_is_possible(world: FakeWorld) -> No
     for _ in range(9):
         client.fail("end_transactions", BrokerUnreachableError("no broker"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator_repair, "roll_forward", partial(roll_forward, pause=lambda _: None))
+        patch.setattr(operator_repair, "roll_forward", partial(roll_forward, sleep=lambda _: None))
         repair(client, report, RepairRequest(accept_loss=True, forget=True), done.append)
     assert not [text for text in done if text.startswith(("marked", "accepted", "removed"))]
     run_repair(world, run.sink_id, RECOVER)

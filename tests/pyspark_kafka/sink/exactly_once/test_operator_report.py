@@ -102,7 +102,7 @@ def test_report_waits_for_the_markers_of_a_decision(world: FakeWorld) -> None:
             run.sink_id,
             COMMIT_TOPIC,
             now_ms=world.now_ms(),
-            pause=lambda _: world.cluster.write_markers(),
+            sleep=lambda _: world.cluster.write_markers(),
         )
     assert [one.is_decided for one in report.open_transactions] == [True]
     assert report.leftover == ()
@@ -112,7 +112,7 @@ def test_report_of_a_decision_without_markers(world: FakeWorld) -> None:
     run = decided_without_markers(world)
     with world.client("operator") as client:
         report = examine(
-            client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None
+            client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms(), sleep=lambda _: None
         )
     assert "state=PrepareCommit" in next(lines(report))
 

@@ -412,7 +412,7 @@ def test_interrupted_roll_forward_stops_planning(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for the decision of any query, which the next start completes."""
-    monkeypatch.setattr("pyspark_kafka.sink.exactly_once.roll_forward._PAUSES_S", ())
+    monkeypatch.setattr("pyspark_kafka.sink.exactly_once.roll_forward._BACKOFFS_S", ())
     other, driver = of(fake, "other", query_id="other"), of(fake)
     other.plan()
     other.decide(1, other.prepare(0, OUT, "a"))

@@ -30,7 +30,7 @@ OUT_0 = TopicPartition(OUT, 0)
 
 def roll(driver: Driver, *entries: Entry, is_finished: bool = False) -> list[int]:
     state = QueryState(decision=driver.decision(5, *entries), is_finished=is_finished)
-    return [entry.partition for entry in roll_forward(driver.client, state, pause=lambda _: None)]
+    return [entry.partition for entry in roll_forward(driver.client, state, sleep=lambda _: None)]
 
 
 def unknown_outcome(driver: Driver, *entries: Entry) -> str:
@@ -239,7 +239,7 @@ def test_prepared_abort_is_lost(fake: FakeCluster, driver: Driver) -> None:
         fake.write_markers()
 
     state = QueryState(decision=driver.decision(5, entry))
-    assert roll_forward(driver.client, state, pause=pause) == (entry,)
+    assert roll_forward(driver.client, state, sleep=pause) == (entry,)
     assert len(pauses) == (1 if fake.transaction_version == 1 else 0)
 
 

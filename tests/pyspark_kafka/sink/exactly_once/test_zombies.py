@@ -39,6 +39,6 @@ def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> 
 
 def test_any_interleaving(world: FakeWorld, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed chooses drivers of one or two queries, stragglers, kills, losses and delays."""
-    monkeypatch.setattr(roll_forward, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(roll_forward, "_BACKOFFS_S", (0.0, 0.0))
     for number in range(seed, seed + HISTORIES):
         interleaving.play(number, world.fresh())

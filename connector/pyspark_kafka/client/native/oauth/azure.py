@@ -14,8 +14,8 @@ def token(settings: Mapping[str, str]) -> Token:
     """Request a token for the namespace, which is the host of the bootstrap servers.
 
     Uses a Databricks service credential, a service principal (`tenant.id`, `client.id` and
-    `client.secret`) or `DefaultAzureCredential`. For the last of these, `client.id` selects a
-    managed identity.
+    `client.secret`) or `DefaultAzureCredential`. For `DefaultAzureCredential`, `client.id` selects
+    a managed identity.
     """
     host = settings.get("bootstrap.servers", "").split(",")[0].rpartition(":")[0]
     scope = settings.get("scope") or f"https://{host}/.default"

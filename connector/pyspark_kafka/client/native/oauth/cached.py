@@ -32,10 +32,11 @@ A later expiry is probably in milliseconds, so the token would never be refreshe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedTokens:
-    """The tokens of one source. Each process requests its own.
+    """The tokens of one source. Each process requests its own tokens.
 
-    `request` returns a new token. It must be hashable: equal requests share their tokens. `option`
-    names the source in errors, and `name` is used until the principal of a token is known.
+    `request` returns a new token. It must be hashable, because equal requests share their tokens.
+    `option` names the source in errors. `name` is the principal until a token with a principal is
+    available.
     """
 
     request: Callable[[], Token]
@@ -50,8 +51,8 @@ class CachedTokens:
     def token(self) -> Token:
         """Return a valid token. Raises `AuthenticationError`.
 
-        Waits up to `_TIMEOUT_S`, or `_REFRESH_WAIT_S` if the old token is still valid. The next
-        caller then uses the result of the same request.
+        Waits up to `_TIMEOUT_S`, or `_REFRESH_WAIT_S` if the old token is still valid. If the wait
+        times out, the next caller uses the result of the same request.
         """
         with _lock:
             known = _tokens.setdefault(self.request, _Known())
@@ -76,7 +77,7 @@ class CachedTokens:
         return token
 
     def discard(self, token: Token) -> None:
-        """Request a new token next time, because a broker rejected this one."""
+        """Discard a token that a broker rejected. The next call of `token` requests a new one."""
         with _lock:
             known = _tokens.get(self.request)
             if known is not None and known.token == token:
@@ -165,7 +166,7 @@ class _Known:
 
 _tokens: dict[Callable[[], Token], _Known] = {}
 _lock = threading.Lock()
-"""Guards `_tokens`. It is never held while a provider is called."""
+"""Guards `_tokens`. The lock is never held while a provider is called."""
 
 
 _CHECKS: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
@@ -193,4 +194,4 @@ _CHECKS: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
         "an extension has a name or a value that OAUTHBEARER cannot send",
     ),
 )
-"""The checks of a provider's token, and the problem to report if a check fails."""
+"""The checks of a provider's token, each with the problem to report if the check fails."""

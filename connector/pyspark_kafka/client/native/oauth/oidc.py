@@ -24,7 +24,7 @@ from pyspark_kafka.wire.tls import TlsSettings, tls_context
 _AUTHORITIES_OPTION: Final = "kafka.https.ca.location"
 _ATTEMPT_TIMEOUT_S: Final = 4.0
 _TIMEOUT_S: Final = 10.0
-_PAUSES_S: Final = (0.1, 0.5, 1.0)
+_BACKOFFS_S: Final = (0.1, 0.5, 1.0)
 _RESPONSE_BYTES_MAX: Final = 1024 * 1024
 _UNKNOWN_LIFE_S: Final = 1.0
 _HTTP_SERVER_ERROR: Final = 500
@@ -49,7 +49,7 @@ class OidcTokens:
     def __call__(self) -> Token:
         """Request a token, and retry if the endpoint may be down temporarily."""
         deadline = time.monotonic() + _TIMEOUT_S
-        pauses = iter(_PAUSES_S)
+        backoffs = iter(_BACKOFFS_S)
         while True:
             left_s = deadline - time.monotonic()
             try:
@@ -61,11 +61,11 @@ class OidcTokens:
                     extensions=dict(self.extensions),
                 )
             except _ResponseError as error:
-                pause_s = next(pauses, None)
-                is_last = pause_s is None or deadline - time.monotonic() <= pause_s
+                backoff_s = next(backoffs, None)
+                is_last = backoff_s is None or deadline - time.monotonic() <= backoff_s
                 if is_last or not error.is_retriable:
                     raise self._failed(str(error), error.option) from None
-            time.sleep(pause_s or 0.0)
+            time.sleep(backoff_s or 0.0)
 
     def _response(self, timeout_s: float) -> bytes:
         """Return the response body. Uses a thread, because urllib has no overall deadline."""

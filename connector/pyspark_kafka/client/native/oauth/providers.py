@@ -1,8 +1,8 @@
 """Finds the token provider that `sasl.oauthbearer.token.provider` names.
 
-The vendors' providers are listed in a table instead of entry points, so that they also work from an
-archive passed to `spark-submit --py-files`, which has no package metadata. Their libraries are
-optional extras.
+A table lists the vendors' providers. Entry points would not work with an archive passed to
+`spark-submit --py-files`, because such an archive has no package metadata. The vendors' libraries
+are optional extras.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _CREDENTIAL: Final = "service.credential"
 class ProviderRequest:
     """A call to a provider. Equal calls share their tokens.
 
-    `extensions` are added to those of the provider's token, and take precedence over them.
+    `extensions` are added to the extensions of the provider's token, and take precedence.
     """
 
     name: str

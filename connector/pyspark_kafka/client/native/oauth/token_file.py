@@ -1,6 +1,6 @@
 """Tokens from a file, like those of Kafka's `FileTokenRetriever` (KIP-768).
 
-Another program renews the file. It is read again after 80% of the token's lifetime.
+Another program renews the file. The file is read again after 80% of the token's lifetime.
 """
 
 from __future__ import annotations
