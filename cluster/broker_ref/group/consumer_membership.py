@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -33,7 +34,7 @@ from broker_ref.group.consumer.member import (
     MemberState,
 )
 from broker_ref.group.consumer.record_helpers import group_tombstones
-from broker_ref.group.consumer.regular_expressions import IsVisible, resolve
+from broker_ref.group.consumer.regular_expressions import IsVisible, Resolution
 from broker_ref.group.group_record import group_record, group_tombstone, tombstones_of
 from broker_ref.group.member_timers import MemberTimers, TimerKind
 from broker_ref.group.migration import (
@@ -393,35 +394,36 @@ class ConsumerMembership:
     def _schedule_resolution(
         self, group_id: str, regexes: frozenset[str], is_visible: IsVisible, now_ms: int
     ) -> None:
-        """Resolve regular expressions after the response, as Kafka does.
+        """Resolve regular expressions after the response.
 
-        The topics are those that the client of the current heartbeat may describe.
+        Kafka resolves them in another thread. Here they are resolved in steps, because the node
+        handles other requests between the steps. The topics are those that the client of the current heartbeat may describe.
         """
         if group_id in self._resolving:
             return
         self._resolving.add(group_id)
 
-        def run(time_ms: int) -> None:
+        def begin(time_ms: int) -> None:
+            step(time_ms, Resolution(regexes, self._metadata, is_visible, now_ms=time_ms))
+
+        def step(time_ms: int, resolution: Resolution) -> None:
+            if not resolution.step():
+                self._schedule.at(time_ms, partial(step, resolution=resolution))
+                return
             self._resolving.discard(group_id)
             group = self._shard.consumer_group(group_id)
             if group is None or self._shard.state is not ShardState.ACTIVE:
                 return
-            resolved = resolve(
-                regexes,
-                self._metadata.topics,
-                is_visible,
-                version=self._metadata.end_offset,
-                now_ms=time_ms,
-            )
+            changes = self.manager.regexes_resolved(group, resolution.resolved, time_ms)
             try:
-                self.write(self.manager.regexes_resolved(group, resolved, time_ms), time_ms)
+                self.write(changes, time_ms)
             except ApiError as error:
                 # A later heartbeat resolves the expressions again.
                 logger.warning(
                     "Failed to store the regular expressions of group %r: %s", group_id, error
                 )
 
-        self._schedule.at(now_ms, run)
+        self._schedule.at(now_ms, begin)
 
 
 def _failed(error_code: ErrorCode, message: str | None = None) -> ConsumerHeartbeatResult:

@@ -11,43 +11,65 @@ use `broker-ref[regex]`. Invariant: an expression matches whole topic names. Sou
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.group.consumer.group import ResolvedRegularExpression
 from broker_ref.protocol.errors import ApiError
+
+MATCHES_PER_STEP: Final = 10_000
+"""A step matches at most this many pairs of an expression and a topic (about 30 ms).
+
+A step resolves at least one expression.
+"""
 
 IsVisible = Callable[[str], bool]
 """A function that returns whether the client may describe a topic."""
 
 
-def resolve(
-    regexes: Collection[str],
-    topics: Iterable[str],
-    is_visible: IsVisible,
-    *,
-    version: int,
-    now_ms: int,
-) -> dict[str, ResolvedRegularExpression]:
-    """Return the visible topics that match each expression.
+class Resolution:
+    """Finds the topics that match regular expressions, in steps.
 
-    `version` is the offset of the metadata that contains the topics.
+    Only topics that are visible to the client can match. `resolved` contains the results of the
+    completed steps.
     """
-    visible = [topic for topic in topics if is_visible(topic)]
-    resolved = {}
-    for regex in regexes:
-        try:
-            pattern = compile_regex(regex)
-        except ApiError:  # A broker with RE2 accepted the expression.
-            matching: frozenset[str] = frozenset()
-        else:
-            matching = frozenset(topic for topic in visible if pattern.fullmatch(topic))
-        resolved[regex] = ResolvedRegularExpression(
-            topics=matching, version=version, timestamp_ms=now_ms
-        )
-    return resolved
+
+    def __init__(
+        self,
+        regexes: Collection[str],
+        metadata: ClusterMetadata,
+        is_visible: IsVisible,
+        *,
+        now_ms: int,
+    ) -> None:
+        self.resolved: dict[str, ResolvedRegularExpression] = {}
+        self._pending = list(regexes)
+        self._topics = [topic for topic in metadata.topics if is_visible(topic)]
+        self._version = metadata.end_offset
+        self._now_ms = now_ms
+
+    def step(self) -> bool:
+        """Resolve the next expressions. Return whether all expressions are resolved."""
+        count = max(1, MATCHES_PER_STEP // max(1, len(self._topics)))
+        regexes, self._pending = self._pending[:count], self._pending[count:]
+        for regex in regexes:
+            self.resolved[regex] = ResolvedRegularExpression(
+                topics=_matching(regex, self._topics),
+                version=self._version,
+                timestamp_ms=self._now_ms,
+            )
+        return not self._pending
+
+
+def _matching(regex: str, topics: Collection[str]) -> frozenset[str]:
+    try:
+        pattern = compile_regex(regex)
+    except ApiError:  # Possible only if a broker with RE2 wrote the record.
+        return frozenset()
+    return frozenset(topic for topic in topics if pattern.fullmatch(topic))
 
 
 def compile_regex(regex: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.group.consumer import regular_expressions
 from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from broker_ref.protocol.errors import ApiError
 from tests.broker_ref.group.consumer.consumer_groups import CONFIG, Consumer, Groups, settle
@@ -50,6 +51,24 @@ def test_a_regex_that_replaces_another_one_is_resolved_at_once() -> None:
     groups.advance(1)
     assert member.heartbeat() is NONE
     assert {topic for topic, _ in member.partitions} == {groups.topic_id("t3")}
+
+
+def test_requests_are_handled_while_regexes_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group gets all results at once, so its members are rebalanced only once."""
+    monkeypatch.setattr(regular_expressions, "MATCHES_PER_STEP", 1)
+    groups = Groups()
+    members = [Consumer(groups, name, subscribed_topic_regex=name) for name in ("t2", "t3")]
+    assert [member.join() for member in members] == [NONE, NONE]
+    groups.advance(10_001)
+    assert set(groups.group.resolved) == {"t2"}
+    epoch = groups.group.group_epoch
+    assert members[0].heartbeat() is NONE
+    groups.schedule.run(groups.now_ms)
+    assert members[1].heartbeat() is NONE
+    assert set(groups.group.resolved) == {"t2"}
+    groups.schedule.run(groups.now_ms)
+    assert set(groups.group.resolved) == {"t2", "t3"}
+    assert groups.group.group_epoch == epoch + 1
 
 
 def test_timers_continue_after_a_failover() -> None:
