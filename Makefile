@@ -28,6 +28,8 @@ NOT_ON_KAFKA := conformance/tools spark/test_checkpoint_interchange.py spark/tes
 # Tests mostly wait, so several run in parallel. The tests of a file run in the same process.
 AT_ONCE = -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --junitxml=$(TIMES)/$@.xml
 TIMES := build/reports/tests
+# `check` and `test` skip the tests for which Java is missing or a download fails.
+COMPLETE := --require-clusters
 
 # These tests take a third of the time: they kill processes at random, run other programs, or build
 # packages.
@@ -113,14 +115,14 @@ test-all: java ## run the tests on all versions of Kafka and PySpark (50 minutes
 	$(MAKE) --no-print-directory --jobs=7 lint docs $(OTHER_PYSPARKS:%=.cache/pyspark-%) \
 	  $(OTHER_KAFKAS:%=.cache/kafka-%)
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) -n 3 --parts=$(PARTS) -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
+	$(BIN)/pytest $(AT_ONCE) -n 3 $(COMPLETE) --parts=$(PARTS) -m "not by_hand" $(ONLY_ON_KAFKA:%=--ignore=tests/%)
 	$(MAKE) --no-print-directory PARTS=$(PARTS) test-kafka test-kafkas test-pysparks
 	@$(BIN)/python -m integration.durations $(TIMES)
 
 # `test-pysparks` runs the other Spark tests on Apache Kafka, with one of the PySpark versions.
 test-kafka: java $(VENV)/.ready ## run the tests that depend on the cluster, using Apache Kafka
 	$(call fast_spark)
-	$(BIN)/pytest $(AT_ONCE) -n 3 $(PARTS_OF_FILES) --cluster=kafka \
+	$(BIN)/pytest $(AT_ONCE) -n 3 $(COMPLETE) $(PARTS_OF_FILES) --cluster=kafka \
 	  -m "kafka_only or not full and (slow or not spark)" $(NOT_ON_KAFKA:%=--ignore=tests/%) \
 	  tests/conformance tests/failpoints/test_matrix.py tests/failpoints/test_zombies.py tests/integration \
 	  tests/pyspark_kafka tests/spark
@@ -129,8 +131,8 @@ test-kafkas: $(OTHER_KAFKAS:%=test-kafka-%) ## test the exactly-once sink on oth
 
 test-kafka-%: java $(VENV)/.ready
 	@echo "== Apache Kafka $* =="
-	@KAFKA_VERSION=$* $(BIN)/pytest $(AT_ONCE) -n 2 -m "not full" --cluster=kafka $(OPTIONS_WITH_KAFKA_$*) \
-	  tests/pyspark_kafka/sink/exactly_once \
+	@KAFKA_VERSION=$* $(BIN)/pytest $(AT_ONCE) -n 2 $(COMPLETE) -m "not full" --cluster=kafka \
+	  $(OPTIONS_WITH_KAFKA_$*) tests/pyspark_kafka/sink/exactly_once \
 	  tests/failpoints/test_matrix.py::test_a_sample_of_kills_and_stalls_passes
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## run the Spark tests on the other PySpark versions
@@ -139,7 +141,7 @@ test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## run the Spark tests on the 
 test-pyspark-%: java .cache/pyspark-%
 	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(OPTIONS_WITH_$*) =="
 	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) \
-	  -m "not full and not slow" $(LEAKS) --parts=$(or $(PARTS),1) --parts-of=tests $(OPTIONS_WITH_$*) \
+	  $(COMPLETE) -m "not full and not slow" $(LEAKS) --parts=$(or $(PARTS),1) --parts-of=tests $(OPTIONS_WITH_$*) \
 	  tests/spark
 
 bench: java $(BENCH)/.ready ## compare the speed with other connectors, on a quiet machine (50 minutes); see build/reports

@@ -3,8 +3,8 @@
 `--cluster=` selects the backend and `--brokers=` the number of brokers. All tests of a run use the
 same cluster, unless a test directory overrides the `cluster` fixture because it needs more brokers.
 Therefore each test creates its own topics with `topic`, and a test that stops brokers starts a
-separate cluster with `cluster_with`. If the backend is not available on this machine, the tests
-that use it are skipped and the reason is reported.
+separate cluster with `cluster_with`. A test that raises `ClusterUnavailableError`, because Java is
+missing or a download fails, is skipped with this reason, or fails with `--require-clusters`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BROKERS_OF_CONFORMANCE = 3
 STARTS_BROKERS = {"cluster_with", "three_brokers"}
 STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
-_UNAVAILABLE = pytest.StashKey[str]()
+_UNAVAILABLE = pytest.StashKey[clusters.ClusterUnavailableError]()
 _LEFT_OUT = pytest.StashKey[str]()
 _SEEDS = 1_000_000
 _LOG_CHARACTERS_MAX = 10_000
@@ -82,6 +82,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "all tests or files with --parts-of (default: 1, all tests)",
     )
     parser.addoption(
+        "--require-clusters",
+        action="store_true",
+        help="fail the tests whose cluster or program is unavailable instead of skipping them",
+    )
+    parser.addoption(
         "--parts-of",
         default="sampled",
         choices=("sampled", "tests", "files"),
@@ -126,7 +131,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     try:
         clusters.prepare(_backend(session.config))
     except clusters.ClusterUnavailableError as reason:
-        session.config.stash[_UNAVAILABLE] = str(reason)
+        session.config.stash[_UNAVAILABLE] = reason
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -233,8 +238,19 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the clusters' logs to the report of a failed test."""
+    """Add the end of the clusters' logs to the report of a failed test.
+
+    Report a test without its cluster as skipped, except with `--require-clusters`.
+    """
     report = yield
+    if (
+        call.excinfo is not None
+        and call.excinfo.errisinstance(clusters.ClusterUnavailableError)
+        and not item.config.option.require_clusters
+    ):
+        path, line, _ = item.location
+        report.outcome = "skipped"
+        report.longrepr = (path, line or 0, f"Skipped: {call.excinfo.value}")
     if report.failed and _uses_cluster(item):
         for cluster in item.config.stash[_CLUSTERS]:
             if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
@@ -251,7 +267,7 @@ def open_cluster(
     `options` are options of `integration.clusters.open_cluster`.
     """
     if _UNAVAILABLE in config.stash:
-        pytest.skip(config.stash[_UNAVAILABLE])
+        raise config.stash[_UNAVAILABLE]
     with clusters.open_cluster(backend or _backend(config), **options) as opened:
         config.stash[_CLUSTERS].append(opened)
         yield opened

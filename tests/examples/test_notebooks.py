@@ -13,7 +13,6 @@ import pytest
 from nbclient import NotebookClient
 
 from broker_ref import Cluster, Security
-from integration.clusters.base import ClusterUnavailableError
 from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 
@@ -84,10 +83,7 @@ def test_exactly_once() -> None:
 @pytest.mark.full
 @pytest.mark.sampled
 def test_migration() -> None:
-    try:
-        jars = ",".join(map(str, resolve(SPARK_KAFKA_CONNECTOR)))
-    except ClusterUnavailableError as reason:
-        pytest.skip(str(reason))
+    jars = ",".join(map(str, resolve(SPARK_KAFKA_CONNECTOR)))
     shown = execute(
         "migration", replaced={'"spark.jars.packages", jars': f'"spark.jars", "{jars}"'}
     )

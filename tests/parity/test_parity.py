@@ -9,7 +9,6 @@ import sys
 import pyspark
 import pytest
 
-from integration.clusters.base import ClusterUnavailableError
 from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 
 SAMPLE_TIMEOUT_S = 900
@@ -22,10 +21,7 @@ PYSPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2]
 def test_both_connectors_do_what_the_sample_expects(bootstrap: str) -> None:
     if PYSPARK_VERSION < (4, 2):
         pytest.skip("the installed version of Spark's connector requires PySpark 4.2")
-    try:
-        resolve(SPARK_KAFKA_CONNECTOR)
-    except ClusterUnavailableError as reason:
-        pytest.skip(str(reason))
+    resolve(SPARK_KAFKA_CONNECTOR)
     command = [sys.executable, "-m", "integration.parity", "--sample", "--bootstrap", bootstrap]
     done = subprocess.run(
         command,

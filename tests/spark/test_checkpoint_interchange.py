@@ -11,7 +11,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from integration.clusters.base import ClusterUnavailableError
 from integration.clusters.maven import SPARK_KAFKA_CONNECTOR, resolve
 from tests.conftest import TopicFactory
 
@@ -44,10 +43,7 @@ def run_steps(
     if SPARKS_OWN in {step.rstrip("!") for step in steps}:
         if PYSPARK_VERSION < (4, 2):
             pytest.skip("the installed version of Spark's connector requires PySpark 4.2")
-        try:
-            jars = resolve(SPARK_KAFKA_CONNECTOR)
-        except ClusterUnavailableError as reason:
-            pytest.skip(str(reason))
+        jars = resolve(SPARK_KAFKA_CONNECTOR)
         configuration["spark.jars"] = ",".join(map(str, jars))
     (directory / "spark-defaults.conf").write_text(
         "".join(f"{name} {value}\n" for name, value in configuration.items())

@@ -51,11 +51,8 @@ def processes(
 
 @pytest.fixture(scope="session")
 def java_programs() -> None:
-    """Download Kafka Streams and Kafka Connect; skip the test if something is missing."""
-    try:
-        require_java_programs(KAFKA_STREAMS, KAFKA_CONNECT)
-    except clusters.ClusterUnavailableError as reason:
-        pytest.skip(str(reason))
+    """Download Kafka Streams and Kafka Connect."""
+    require_java_programs(KAFKA_STREAMS, KAFKA_CONNECT)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +67,8 @@ def process_cluster_with(
 
 @pytest.fixture(scope="package")
 def tools(processes: Cluster) -> Iterator[KafkaTools]:
-    """Return Apache Kafka's tools; skip the test if they are missing."""
-    try:
-        opened = KafkaTools(processes.bootstrap_servers)
-    except clusters.ClusterUnavailableError as reason:
-        pytest.skip(str(reason))
-    with opened:
+    """Return Apache Kafka's tools."""
+    with KafkaTools(processes.bootstrap_servers) as opened:
         yield opened
 
 

@@ -19,7 +19,6 @@ import confluent_kafka
 import kafka
 import pytest
 
-from integration import clusters
 from integration.clusters.maven import KAFKA_STREAMS
 from integration.java_programs import java_program
 from integration.kafka_tools import KafkaTools
@@ -84,11 +83,7 @@ def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[byt
 def tools(directory: Path) -> Iterator[KafkaTools]:
     settings = directory / "clients" / "java.properties"
     bootstrap = librdkafka(directory)["bootstrap.servers"]
-    try:
-        opened = KafkaTools(bootstrap, command_config=settings)
-    except clusters.ClusterUnavailableError as reason:
-        pytest.skip(str(reason))
-    with opened:
+    with KafkaTools(bootstrap, command_config=settings) as opened:
         yield opened
 
 
