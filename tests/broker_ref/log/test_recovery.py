@@ -101,10 +101,13 @@ def test_a_torn_tail_is_truncated_at_the_first_bad_batch(seed: int, garbage: boo
     log, batches = written(storage)
     active = log.segment_base_offsets[-1]
     random = Random(seed)
-    size = len(storage.read(path(active)))
-    cut = random.randint(1, size - 1)
+    written_bytes = storage.read(path(active))
+    cut = random.randint(1, len(written_bytes) - 1)
     if garbage:
-        storage.overwrite(path(active), cut, random.randbytes(size - cut))
+        noise = random.randbytes(len(written_bytes) - cut)
+        if noise[0] == written_bytes[cut]:
+            noise = bytes([noise[0] ^ 1]) + noise[1:]
+        storage.overwrite(path(active), cut, noise)
     else:
         storage.cut(path(active), cut)
     recovered = open_log(storage, clean=False)
