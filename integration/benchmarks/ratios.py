@@ -32,9 +32,9 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
     """Return the order of the sides in a round.
 
-    Each round starts with a different side, and every second round is reversed. The predecessor of
-    a side therefore changes between rounds.
+    Every second round reverses the order of the previous one, and after two rounds the order is
+    rotated by one side. No side always runs first, and none always runs after the same other side.
     """
-    start = round_number % len(sides)
+    start = round_number // 2 % len(sides)
     order = [*sides[start:], *sides[:start]]
     return order[::-1] if round_number % 2 else order
