@@ -1,4 +1,4 @@
-"""Generate `docs/apis.md`, a table of the API versions of `broker_ref` and Apache Kafka.
+"""Generate `docs/apis.md`, a table of the API versions that `broker_ref` and Apache Kafka support.
 
 `python -m integration.api_table` starts both brokers, sends ApiVersions to each and writes the
 table. Invariant: every number in the table comes from a broker's response.

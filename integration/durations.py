@@ -1,8 +1,8 @@
-"""Print how long the tests of each file took, from the JUnit reports of `make test-all`.
+"""Print how long the tests of each file took, based on the JUnit reports of `make test-all`.
 
     python -m integration.durations build/reports/tests
 
-The durations contain those of the fixtures. Files that took less than `SHOWN_MIN_S` are omitted.
+The durations include the time of the fixtures. Files that took less than `SHOWN_MIN_S` are omitted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Java programs that use Kafka's classes: Kafka Streams jobs, Connect workers and MirrorMaker.
 
-The programs run against any cluster until they are stopped. Invariant: a program ends with its
-context manager or with this process.
+The programs run against any cluster until they are stopped. Invariant: a program is stopped when
+its context manager or this process exits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def kafka_class_path(*artifacts: Artifacts) -> str:
-    """Return the class path of Kafka and of additional artifacts."""
+    """Return the class path of Kafka and additional artifacts."""
     jars = [jar for each in (apache_kafka(), *artifacts) for jar in resolve(each)]
     return os.pathsep.join(map(str, jars))
 

@@ -1,9 +1,9 @@
 """A connection to a Kafka broker, for tests that control every byte.
 
-A test sends a request entity and gets the response entity, or it sends arbitrary bytes. `request`
-builds a request for any API and version from plain values, so a test can iterate over versions.
-Invariant: a connection sends one request at a time, without retries and without routing. This
-module depends only on kio's schemas, not on the connector or the reference broker.
+A test sends a request entity and receives the response entity, or it sends arbitrary bytes.
+`request` builds a request for any API and version from plain values, so a test can iterate over
+versions. Invariant: a connection sends one request at a time, without retries and without routing.
+This module depends only on kio's schemas, not on the connector or the reference broker.
 """
 
 from __future__ import annotations

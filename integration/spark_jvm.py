@@ -56,7 +56,8 @@ def prepare() -> None:
 def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
     """Run this module as a program and return its output and exit status.
 
-    The output ends when the JVM has exited. The JVM writes the archive shortly before it exits.
+    The function returns after the JVM has exited, because the JVM writes the archive shortly before
+    it exits.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "integration.spark_jvm", *arguments],

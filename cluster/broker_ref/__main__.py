@@ -267,7 +267,7 @@ def _raise_open_files_limit() -> None:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that is set by the first stop signal; a second signal ends the process."""
+    """Yield an event that the first stop signal sets. A second signal terminates the process."""
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 

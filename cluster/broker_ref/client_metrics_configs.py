@@ -1,6 +1,6 @@
-"""The configs of subscriptions to client metrics (type CLIENT_METRICS, KIP-714).
+"""The configs of client metrics subscriptions (type CLIENT_METRICS, KIP-714).
 
-    interval.ms   the interval between two reports of a client
+    interval.ms   the interval between two reports from a client
     metrics       the prefixes of the metrics to report
     match         the clients that report: `<attribute>=<regular expression>,...`
 
@@ -29,7 +29,8 @@ MATCH_LENGTH_MAX: Final = 1024
 _COSTLY: Final = re.compile(r"[^\x00-\x7f]|\\[uUN]|\(\?[aiLmsux-]")
 """Matches inline flags and non-ASCII characters, including their escapes.
 
-Both can make Python expand a character class to all characters. Each class can take 10 ms.
+With either of them, Python may expand a character class to all characters. This expansion can take
+10 ms for each class.
 """
 
 CLIENT_METRICS_KEYS: Final = MappingProxyType(
@@ -78,7 +79,7 @@ def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str,
     """Return the configs of a subscription if they are valid.
 
     Raises: ApiError (INVALID_CONFIG if a value has the wrong type, or if a pattern is invalid or
-    could take long to compile; otherwise INVALID_REQUEST).
+    could take too long to compile; otherwise INVALID_REQUEST).
     """
     checked = {name: value for name, value in configs.items() if value is not None}
     for name, value in checked.items():

@@ -1,7 +1,7 @@
 """The configuration of a broker, with Kafka's config names.
 
 The table in `broker_ref.broker_configs` is used to parse configs and to reject invalid values. The
-server-wide defaults of topic configs (such as `log.retention.ms`) are stored here under their
+server-wide defaults of topic configs (such as `log.retention.ms`) are stored under their
 topic-level names (see `broker_ref.server_defaults`). Invariant: a `BrokerConfig` contains only
 valid values.
 """
@@ -220,7 +220,7 @@ class BrokerConfig:
         return cls(**parsed, **fields, originals=dict(configs))
 
     def with_overrides(self, configs: Mapping[str, str]) -> BrokerConfig:
-        """Return the config with other values for some configs. `originals` does not change.
+        """Return a copy with some values replaced. `originals` does not change.
 
         Configs of listeners cannot be overridden. Raises: InvalidBrokerConfigError.
         """
@@ -295,7 +295,7 @@ def _fields(configs: Mapping[str, str]) -> dict[str, Any]:
 def _is_ignored(name: str, text: str) -> bool:
     """Return whether a config that is not implemented differs from its default.
 
-    Raises: InvalidBrokerConfigError if the value is invalid or must not be ignored.
+    Raises: InvalidBrokerConfigError if the value is invalid or the config must not be ignored.
     """
     key = UNIMPLEMENTED_CONFIGS[name]
     if str(key.parse(text)).lower() == str(key.default).lower():

@@ -19,7 +19,7 @@ _TEXT_TYPES: Final = (ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS, Conf
 
 
 class UpdateMode(Enum):
-    """How a broker config can be changed while the broker runs (Kafka's `DynamicBrokerConfig`)."""
+    """How the value of a broker config can be changed (Kafka's `DynamicBrokerConfig`)."""
 
     READ_ONLY = auto()
     """Only at startup."""

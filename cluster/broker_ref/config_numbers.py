@@ -1,7 +1,7 @@
 """Parses and prints the numbers in config values as Java does.
 
 Unlike Java (`Long.parseLong`, `Double.parseDouble`), Python accepts underscores between the digits.
-These functions reject them.
+These functions reject underscores.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class ConfigLevels:
     def synonyms(self, target: str, names: Sequence[str]) -> tuple[Synonym, ...]:
         """Return the values of synonymous configs, starting with the effective value of `target`.
 
-        As in `ConfigHelper.configSynonyms`, values of other configs before that value are omitted.
+        As in `ConfigHelper.configSynonyms`, values of other configs that precede this value are
+        omitted.
         """
         found = [
             Synonym(name=name, value=values[name], source=source)
@@ -147,7 +148,7 @@ class DynamicBrokerConfig:
         self.levels = ConfigLevels(own={}, cluster={}, static=self._static_configs)
 
     def update(self, *, own: Mapping[str, str], cluster: Mapping[str, str]) -> bool:
-        """Apply the dynamic configs of this broker and of all brokers.
+        """Apply the dynamic configs for this broker and for all brokers.
 
         Return whether the dynamic configs have changed. Invalid configs are ignored.
         """
@@ -175,7 +176,8 @@ def check_dynamic_configs(
 ) -> None:
     """Raise ApiError (INVALID_REQUEST) if a broker cannot apply the dynamic configs.
 
-    `per_broker` is False for the configs of all brokers. Source: `DynamicBrokerConfig.validate`.
+    `per_broker` is False for configs that apply to all brokers. Source:
+    `DynamicBrokerConfig.validate`.
     """
     keys = {name: _key(name) for name in configs}
     modes = {name: key.update_mode for name, key in keys.items() if key is not None}

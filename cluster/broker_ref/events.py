@@ -1,10 +1,10 @@
 """The events that a node handles and the effects that it returns.
 
 This is the interface between the sans-IO core and the I/O layer. A node's `handle(event, now_ms)`
-method returns effects, which an asyncio server or a simulator performs.
+method returns effects, which an asyncio server or a simulator executes.
 
 Invariants: for each `FrameReceived`, the node returns exactly one `SendFrame`, `NoResponse` or
-`CloseConnection` for the same connection, either from the same call or from a later one. Until
+`CloseConnection` for the same connection, either from the same call or from a later call. Until
 then, the I/O layer does not deliver the next frame of the connection. Kafka's brokers do the same
 by muting the channel. Each `SendRequest` leads to at most one `ResponseReceived` or
 `RequestFailed`, which never arrives during the same call.
@@ -24,7 +24,7 @@ RequestId = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A connection to another node, which responds to requests in the order they were sent.
+    """A connection to another node. The node responds to requests in the order they were sent.
 
     Each purpose has its own channel, so a long poll does not delay a heartbeat.
     """
@@ -61,7 +61,7 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """A client has disconnected; the node discards the requests of the connection."""
+    """A client has disconnected. The node discards the requests from this connection."""
 
     connection_id: ConnectionId
 

@@ -1,11 +1,11 @@
-"""Fault injection: rules that a test sets for the requests, links and clocks of a cluster.
+"""Fault injection: a test injects faults into the requests, links and clocks of a cluster.
 
 A rule defines what a node does with matching requests. In addition, a test can cut links between
 nodes, pause nodes, stop their clocks, and record requests. The nodes of a cluster and the test,
 which runs in another thread, share one `Faults` object.
 
-Invariants: while no rule is set and no requests are recorded, `is_active` is False and nodes do not
-evaluate requests. If several rules match a request, the oldest one is applied. A request is
+Invariants: if no rule is set and no requests are recorded, `is_active` is False and nodes do not
+evaluate requests. If several rules match a request, the oldest rule is applied. A request is
 evaluated only once: a delayed or held request is served later without another evaluation. All
 methods are thread-safe.
 """
@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.frozen import dataclass
 
 SEEN_MAX: Final = 10_000
-"""Maximum number of recorded requests; older requests are discarded."""
+"""The maximum number of recorded requests. Older requests are discarded."""
 
 _ENVELOPE: Final = 58
 
@@ -183,7 +183,7 @@ class Rule:
 
     @property
     def is_holding(self) -> bool:
-        """Return whether held requests still have to wait."""
+        """Return whether held requests must still wait."""
         return self._is_holding
 
     def wait_for_hits(self, count: int = 1, *, timeout_s: float = 30.0) -> None:
@@ -275,7 +275,7 @@ class Faults:
     def clear(self) -> None:
         """Remove all rules, heal all links, and resume all nodes and clocks.
 
-        Recorded requests are kept.
+        Recorded requests are retained.
         """
         for rule in self._rules:
             rule.remove()
@@ -389,7 +389,7 @@ class Faults:
     def now_ms(self, node_id: int, now_ms: int) -> int:
         """Return the time of a node's clock.
 
-        A stopped clock keeps the time of the first call after `hold_time`.
+        For a stopped clock, this is the time of the first call after `hold_time`.
         """
         if not self._held_times:
             return now_ms
@@ -402,7 +402,7 @@ class Faults:
             return held_ms
 
     def time_is_held(self, node_id: int) -> bool:
-        """Return whether a node's clock is stopped. A stopped clock never reaches deadlines."""
+        """Return whether a node's clock is stopped. If it is stopped, no deadline is reached."""
         return node_id in self._held_times
 
     def is_paused(self, node_id: int) -> bool:

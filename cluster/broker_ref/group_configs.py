@@ -1,8 +1,8 @@
 """The configs of groups (type GROUP, KIP-848): their limits and their effective values.
 
 A group without a value uses the broker config with the prefix `group.`. The configs of share groups
-and streams groups are stored and described, but have no effect. Source: Kafka's `GroupConfig` and
-`GroupConfigManager`.
+and streams groups are stored and described, but they have no effect. Source: Kafka's `GroupConfig`
+and `GroupConfigManager`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def effective_value(name: str, own: Mapping[str, str], config: BrokerConfig) -> 
 
 
 def _check_limits(name: str, value: str, brokers: Mapping[str, str]) -> None:
-    """Check the limits `group.<kind>.min.*` and `group.<kind>.max.*`, if there are any."""
+    """Check the limits `group.<kind>.min.*` and `group.<kind>.max.*`, if they exist."""
     kind, rest = name.split(".", 1)
     low = f"group.{kind}.min.{rest}"
     high = f"group.{kind}.max.{rest.removeprefix('num.')}"

@@ -57,7 +57,7 @@ def claim_directory(
 ) -> str:
     """Assign a new data directory to this node and return the cluster id.
 
-    A cluster id is generated if the config does not contain one.
+    If the config does not contain a cluster id, a new id is generated.
     """
     cluster_id = config.cluster_id
     if cluster_id is None:

@@ -1,10 +1,10 @@
 """The requests that a node sends to other nodes, and the callbacks for their responses.
 
 All requests of the sans-IO core are sent through an `Outbox`. A component passes a message and two
-callbacks, one for the response and one for a failure. The node returns the requests as effects and
-passes the resulting events to `Outbox.handle`. A response that cannot be decoded counts as a
-failure. Invariant: exactly one of the two callbacks is called, exactly once and never during
-`send`, unless the node is closed first. Source: Kafka's `NetworkClient` and
+callbacks to `send`: one for the response and one for a failure. The node returns the requests as
+effects and passes the resulting events to `Outbox.handle`. A response that cannot be decoded counts
+as a failure. Invariant: unless the node is closed first, exactly one of the two callbacks is
+called, exactly once. It is never called during `send`. Source: Kafka's `NetworkClient` and
 `InterBrokerSendThread`.
 """
 

@@ -1,6 +1,6 @@
 """pytest fixtures that provide a Kafka cluster without Docker or a JVM.
 
-In every project that has this package installed, tests can use the fixtures:
+In every project in which this package is installed, tests can use the fixtures:
 
     def test_orders(kafka_cluster):
         kafka_cluster.create_topic("orders", partitions=2)
@@ -9,7 +9,7 @@ In every project that has this package installed, tests can use the fixtures:
     def test_login(secured_kafka_cluster):
         producer = confluent_kafka.Producer(secured_kafka_cluster.client_settings().librdkafka())
 
-pytest imports this module in all these projects, so the module must not import the cluster before
+pytest imports this module in every such project, so this module must not import the cluster before
 a fixture is used.
 """
 

@@ -69,7 +69,7 @@ class Schedule:
         return timer
 
     def run(self, now_ms: int) -> None:
-        """Run all tasks and timers that are due; timers that they add run in the next call."""
+        """Run all tasks and timers that are due; timers that they add run during the next call."""
         if self._next_task_ms is not None and self._next_task_ms <= now_ms:
             self._run_tasks(now_ms)
         newest = self._timers_made

@@ -272,7 +272,7 @@ _MINIMUM: Final = MappingProxyType(
         "share.coordinator.cached.buffer.max.bytes": 524288,
     }
 )
-"""The minimum of dynamic configs. Kafka rejects a change to a lower value."""
+"""The minimum values of dynamic configs. Kafka rejects a change to a lower value."""
 
 
 def _key(name: str, kind: ConfigType, mode: UpdateMode, default: str | None) -> ConfigKey:

@@ -2,11 +2,12 @@
 
 `spark.read.format("pyspark_kafka")` works when this package is installed, because Spark imports
 every `pyspark_*` package and registers its `DefaultSource`. Spark Connect servers and Databricks do
-not register it: call `pyspark_kafka.register(spark)` there. `warm_up` makes the first queries of a
-session faster. `lag`, `KafkaMetricsListener` and `count_bytes` monitor streaming queries.
+not register the source. On these platforms, call `pyspark_kafka.register(spark)`. `warm_up` makes
+the first queries of a session faster. `lag`, `KafkaMetricsListener` and `count_bytes` monitor
+streaming queries.
 
 PySpark and the modules of this package are imported on first use, so `import pyspark_kafka` is
-fast. The import also succeeds if PySpark is not installed, but names that require PySpark are
+fast. The import also succeeds if PySpark is not installed, but names that require PySpark are then
 unavailable.
 """
 

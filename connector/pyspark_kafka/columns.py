@@ -46,8 +46,8 @@ PRODUCE_SCHEMA: Final = pa.schema(
 
 If `partition` is null, the partitioner chooses the partition. The partitioner uses the murmur2 hash
 of the key, as the default partitioner of the Java client does. Rows without a key go to one
-partition for a while before the partitioner switches to another. If `timestamp` is null, the
-record's timestamp is the time at which the row is sent.
+partition for a while before the partitioner switches to another partition. If `timestamp` is null,
+the record's timestamp is the time at which the row is sent.
 """
 
 

@@ -82,8 +82,8 @@ class KafkaDataSource(DataSource):
     ) -> DataSourceStreamWriter:
         """Return a writer that appends rows.
 
-        `overwrite` is ignored, as in Spark's connector. Spark sets it in the `complete` output
-        mode.
+        `overwrite` is ignored, as in Spark's connector. Spark sets `overwrite` in the `complete`
+        output mode.
         """
         from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
         from pyspark_kafka.sink.writers import stream_writer  # noqa: PLC0415

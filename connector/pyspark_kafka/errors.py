@@ -43,11 +43,11 @@ from typing import ClassVar
 class PysparkKafkaError(Exception):
     """Base class of all errors that this package raises.
 
-    `what` describes what happened and, if known, why. `advice` describes what to do next. Both are
-    full sentences; `str()` returns `what` followed by `advice`. The other fields identify the
-    affected object, and are None if they do not apply. If an error concerns several partitions,
-    `topic` and `partition` identify the first of them or are None. `remedy` is the default advice
-    of a class.
+    `what` describes what happened and, if known, why. `advice` describes what to do next. Both
+    consist of full sentences, and `str()` returns `what` followed by `advice`. The other fields
+    identify the affected object, and are None if they do not apply. If an error concerns several
+    partitions, `topic` and `partition` identify the first of them or are None. `remedy` is the
+    default advice of a class.
     """
 
     remedy: ClassVar[str] = "Check the logs of the query and of the brokers."

@@ -1,9 +1,9 @@
 """Prepares a Spark session: registers the data source, and starts Python processes in advance.
 
 In a new session, Spark starts one Python process after another: one for each step of planning and
-committing (`PythonPlannerRunner`), and one on each executor (`PythonWorkerFactory`). Each of them
-imports PySpark, which takes most of the time of a short first query. A read and a write without
-Kafka start these processes at the same time.
+committing (`PythonPlannerRunner`), and one on each executor (`PythonWorkerFactory`). Each process
+imports PySpark, and these imports take most of the time of a short first query. To start all
+processes at the same time, this module runs a read and a write that do not use Kafka.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def register(spark: SparkSession) -> None:
 def warm_up(spark: SparkSession) -> Thread:
     """Start the Python processes of a session in the background, and return the thread.
 
-    The first reads and writes then take less time. Call this right after the session is created.
-    The function runs two short Spark jobs without connecting to Kafka. To wait for the jobs, call
-    `join()` on the result. The function does not raise an error if a job fails, but logs a warning.
+    The first reads and writes then take less time. Call this function right after the session is
+    created. It runs two short Spark jobs without connecting to Kafka. To wait for the jobs, call
+    `join()` on the result. If a job fails, the function logs a warning and does not raise an error.
     """
     thread = Thread(target=_run, args=(spark,), name="pyspark_kafka.warm_up", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The interface for sources of OAUTHBEARER tokens. Implement `TokenProvider` to add a source.
+"""Defines the interface for OAUTHBEARER token sources. Implement `TokenProvider` to add a source.
 
 A provider is a function. Set the option `kafka.sasl.oauthbearer.token.provider` to
 `module:callable`, or to the name that a package registers in the entry-point group
@@ -18,7 +18,7 @@ from typing import Protocol
 class Token:
     """A token (`OAuthBearerToken` in Java) and the extensions to send with it (KIP-342).
 
-    `expires_at` is in seconds since the epoch. `principal` names the owner in errors.
+    `expires_at` is in seconds since the epoch. `principal` identifies the owner in error messages.
     """
 
     value: str = field(repr=False)
@@ -28,7 +28,7 @@ class Token:
 
 
 class TokenProvider(Protocol):
-    """Returns a valid token. The connector keeps it until 80% of its lifetime has passed.
+    """Returns a valid token. The connector caches it until 80% of its lifetime has passed.
 
     `settings` contains `bootstrap.servers` and the options with the provider's prefix. The option
     names are in lower case and do not contain the prefix. Config provider references are resolved.

@@ -11,7 +11,7 @@ _is_frozen = False
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude all current objects from garbage collection. Call this at the end of a task.
+    """Exclude all current objects from garbage collection. Call this function at the end of a task.
 
     Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`). Each
     collection traverses all imported modules and delays the micro-batch by 30 ms or more. Most

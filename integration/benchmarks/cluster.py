@@ -6,9 +6,9 @@ Measures the throughput of confluent-kafka for produced and fetched records, the
 partition is unavailable after its leader is killed, the CPU time of three idle brokers, the memory
 of a thousand partitions, transactions (see `cluster_transactions`), clusters with many partitions
 (see `cluster_partitions`), and the longest callbacks of a node's event loop (see
-`cluster_event_loop`). Prints each figure to stderr when it is measured. At the end, prints a table
-and writes `build/cluster-benchmark.json`. A test of the benchmark uses `--partitions` to limit the
-number of partitions.
+`cluster_event_loop`). Prints each figure to stderr as soon as it is measured. Finally, prints a
+table and writes `build/cluster-benchmark.json`. A test of the benchmark uses `--partitions` to
+limit the number of partitions.
 
 Invariant: each round measures both clusters with the same client and settings, so other load on the
 machine affects both. The throughput is the value of the best round. All other figures are medians.
@@ -131,7 +131,7 @@ def idle(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
     """Measure the CPU usage of a cluster of three idle brokers, as a percentage of one core."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True):
-            # The time is fixed because no condition marks the end of the startup load.
+            # Wait for a fixed time, because no condition shows when the startup load has ended.
             time.sleep(IDLE_SETTLING_S)
             since_s = time.monotonic()
             with CpuMeter() as meter:
@@ -154,8 +154,8 @@ def memory(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
     """Measure transactions per second and the latency from commit to consumer, with 3 brokers.
 
-    The reference cluster is measured twice: once with one process per node, and once in this
-    process.
+    The reference cluster is measured twice: once with one process per node, and once with all nodes
+    in this process.
     """
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}

@@ -1,6 +1,6 @@
 """Measures how long callbacks block the event loops of the reference cluster.
 
-Runs three brokers and a controller in processes of their own, with thousands of partitions, groups
+Runs three brokers and a controller, each in its own process, with thousands of partitions, groups
 and transactional ids, and performs the operations that affect all of them. `loop_stalls` reports
 the callbacks that blocked an event loop, with their stacks.
 """
@@ -25,7 +25,7 @@ STALL_PARTITIONS: Final = 4
 
 _PERIOD_MS: Final = 5_000
 _CONFIGS: Final = {
-    # The tasks with these intervals run several times during the benchmark.
+    # Periodic tasks with these intervals run several times during the benchmark.
     "log.cleaner.backoff.ms": str(_PERIOD_MS),
     "log.flush.offset.checkpoint.interval.ms": str(_PERIOD_MS),
     "log.retention.check.interval.ms": str(_PERIOD_MS),
@@ -131,7 +131,10 @@ def _operations(
 
 
 def _send(cluster: ReferenceProcessesCluster, api: str, version: int, **fields: object) -> None:
-    """Send a request without decoding the response. Decoding would take longer than the broker."""
+    """Send a request without decoding the response.
+
+    Decoding the response would take longer than the broker takes to process the request.
+    """
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         broker.send_only(request(api, version, **fields))
         broker.receive_frame()

@@ -1,10 +1,10 @@
-"""Benchmark of many partitions on the reference cluster and on Apache Kafka.
+"""Benchmark with many partitions on the reference cluster and on Apache Kafka.
 
-`creation_stalls` creates and deletes many topics, and measures how long a Metadata request waits in
-the meantime. `growth` measures one partition of a cluster that has more and more other partitions,
-and finally restarts a broker.
+`creation_stalls` creates and deletes many topics, and measures how long Metadata requests take in
+the meantime. `growth` measures one partition while other partitions are added to the cluster, and
+finally restarts a broker.
 
-Invariant: the same client measures both backends.
+Invariant: both backends are measured with the same client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECORD: Final = b"x" * 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """The longest Metadata requests in seconds while topics are created and deleted.
+    """The longest durations in seconds of Metadata requests while topics are created and deleted.
 
     `created_s` is the time until all leaders serve requests. `fewest_brokers` is the smallest
     number of unfenced brokers that a broker has reported.
@@ -53,12 +53,12 @@ class Stalls:
 class GrowthStep:
     """The state of a cluster with `partitions` partitions.
 
-    `created_s` is the time taken to create the last partitions. `acks_all_ms` and `acks_all_p99_ms`
-    are latencies of single records. `session_ms` is the latency from the producer to a fetch
-    session with all partitions of the leader. `metadata_ms` is the time of a Metadata request for
-    all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is the time of a clean
-    restart of a broker, until its replicas are in sync. `restart_s` is None except in the last
-    step.
+    `created_s` is the time taken to create the partitions that this step adds. `acks_all_ms` and
+    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from the producer
+    to a fetch session with all partitions of the leader. `metadata_ms` is the duration of a
+    Metadata request for all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is
+    the time from the clean shutdown of a broker until its replicas are in sync again. It is None
+    except in the last step.
     """
 
     partitions: int
@@ -72,7 +72,7 @@ class GrowthStep:
 
 
 def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls:
-    """Create and delete topics in one request each, while Metadata requests are sent."""
+    """Create topics, and then delete them in one request, while Metadata requests are sent."""
     names = [f"stalls-{number}" for number in range(topics)]
     with _metadata_requests(cluster) as creating:
         started_s = time.perf_counter()
@@ -85,7 +85,7 @@ def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls
                 "delete_topics", 4, timeout=int(_TIMEOUT_S * 1000), topic_names=names
             )
         _require_success(result.error_code for result in deleted.responses)
-        # The brokers remove the logs after the response.
+        # The brokers remove the logs after they have responded.
         time.sleep(created_s)
     return Stalls(
         creation_s=creating.longest_s,
@@ -96,7 +96,7 @@ def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls
 
 
 def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterator[GrowthStep]:
-    """Create partitions up to each of these counts, and measure one partition after each."""
+    """Create partitions up to each count in turn. Measure one partition after each increase."""
     measured = "growth-0"
     existing = 0
     for count in counts:
@@ -127,7 +127,7 @@ class _MetadataTimes:
 
 @contextmanager
 def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
-    """Send Metadata requests without topics to all brokers, one after another per broker."""
+    """Send Metadata requests without topics to all brokers, one at a time to each broker."""
     times = _MetadataTimes()
     ended = threading.Event()
 
@@ -192,7 +192,7 @@ def await_served(cluster: Cluster, partitions: dict[str, int]) -> None:
                 break
             if started_s > deadline_s:
                 raise SystemExit(f"broker {broker_id} does not serve all of its partitions")
-            # Decoding uses the brokers' cores, so the pause is at least as long as the check.
+            # Decoding takes CPU time from the brokers, so wait at least as long as the check took.
             time.sleep(max(_PAUSE_S, time.monotonic() - started_s))
 
 

@@ -5,7 +5,7 @@ Measures how many small transactions one producer commits per second, the latenc
 is killed. The controller detects the failure only when the broker's session expires. Therefore the
 time that the next coordinator takes to load the ids is also reported separately.
 
-Invariant: the same client measures both backends.
+Invariant: both backends are measured with the same client.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
 
 
 def coordinator(cluster: Cluster, key: str, key_type: int = _TRANSACTION_KEY) -> int:
-    """Return the coordinator of a transactional id or a group, as soon as there is one."""
+    """Wait until a transactional id or a group has a coordinator, and return the coordinator."""
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
         return _eventually(lambda: _coordinator(connection, key, key_type))
 

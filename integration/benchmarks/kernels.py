@@ -1,10 +1,11 @@
 """Benchmarks of decoding and encoding record batches, without Spark.
 
-Measures the implementations of `pyspark_kafka.records`, their upper limits and the equivalents in
-other clients. Only confluent-kafka connects to a broker.
+Measures the implementations of `pyspark_kafka.records`, the upper limits of their throughput, and
+the equivalents in other clients. Only confluent-kafka connects to a broker.
 
-Invariant: all decoders process bytes that one broker has stored, split as in Fetch responses. All
-encoders process the same values. Each side returns the number of records that it processed.
+Invariant: all decoders process bytes that one broker has stored. The bytes are split as in Fetch
+responses. All encoders process the same values. Each side returns the number of records that it
+processed.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Consuming:
                 "log_level": 2,
                 "group.id": "benchmark",
                 "enable.auto.commit": False,
-                # With the default, the client pauses for one second each time its queue is full.
+                # By default, the client stops fetching for one second whenever its queue is full.
                 "fetch.queue.backoff.ms": 5,
             }
         )

@@ -1,4 +1,4 @@
-"""Queries in new Spark sessions, each session in a process of its own.
+"""Queries in new Spark sessions, each session in its own process.
 
 `FirstQuery` and `ShortStream` start this module as a program, which starts Spark, runs a query and
 prints its duration. Invariant: the time to start Spark is not measured.
@@ -33,7 +33,7 @@ from pyspark_kafka.commands.compile_pyspark import add_bytecode, archives
 FIRST_SECONDS: Final = "seconds of the first query"
 STREAM_SECONDS: Final = "seconds of a streaming query in a warm session"
 _STREAMS: Final = 3
-"""The number of measured streaming queries of a session, after one that is not measured."""
+"""The number of streaming queries to measure in a session, after a query that is not measured."""
 
 _COMPILED: Final = "spark-with-bytecode"
 

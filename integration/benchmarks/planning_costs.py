@@ -1,9 +1,9 @@
-"""Count the requests that planning a read sends, and measure the time and memory of planning.
+"""Count the requests that are sent to plan a read, and measure the time and memory of planning.
 
     python -m integration.benchmarks.planning_costs --partitions 1 --partitions 1000
 
 Plans reads of topics with one record in each partition, without Spark: a batch read with a new
-client, and micro-batches with a client that the query keeps. Invariant: each request that a client
+client, and micro-batches with one client for the whole query. Invariant: each request that a client
 sends is counted, including retries and ApiVersions.
 
 This is not a benchmark case: it reports counts, milliseconds and bytes, not ratios.

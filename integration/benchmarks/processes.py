@@ -50,8 +50,8 @@ class CpuMeter:
     """Context manager that measures the user and system CPU seconds of descendants.
 
     Spark stops idle Python workers and does not wait for them, so the operating system discards
-    their CPU time. Therefore the meter polls the descendants several times per second and keeps the
-    last value of each. It does not count this process, the processes in `excluded` or their
+    their CPU time. Therefore the meter polls the descendants several times per second and stores
+    the last value for each. It does not count this process, the processes in `excluded` or their
     descendants.
     """
 

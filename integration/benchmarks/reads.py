@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Measures a connector that reads a topic and, as the upper limit, a source that fabricates the rows.
-Invariant: each side returns the same columns and the same number of rows, and each connector is
-checked once before it is measured.
+Measures a connector that reads a topic. As the upper limit, also measures a source that fabricates
+the rows. Invariant: each side returns the same columns and the same number of rows, and each
+connector is checked once before it is measured.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BatchRead:
         reader = reader.options(subscribe=topic, **more_options)
         if self.column is None:
             return reader.load()
-        # A Python data source gets the required columns only through a user-specified schema.
+        # Spark passes the required columns to a Python data source only in a user-specified schema.
         if self.connector.format == OURS:
             return reader.schema(f"{self.column} binary").load()
         return reader.load().select(self.column)

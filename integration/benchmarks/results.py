@@ -48,7 +48,7 @@ class Result:
 
     @property
     def is_met(self) -> bool | None:
-        """Return whether the median reaches the target, or None if there is no target."""
+        """Return whether the median meets the target, or None if there is no target."""
         if self.target is None:
             return None
         if self.ratio_median is None:

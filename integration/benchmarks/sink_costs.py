@@ -2,10 +2,10 @@
 
     python -m integration.benchmarks.sink_costs --tasks 1 --tasks 200
 
-Runs the connector's planning, tasks and commit without Spark. As in a streaming query, planning and
-commit have one client each, and keep it from one micro-batch to the next. The tasks run in
-`WORKERS` threads, and each thread has one client, like a Python worker. Every task writes one small
-row. Invariant: each request that a client sends is counted, including retries and ApiVersions. The
+Runs the connector's planning, tasks and commit without Spark. As in a streaming query, planning
+uses one client for all micro-batches, and commit uses another one. The tasks run in `WORKERS`
+threads, and each thread has one client, like a Python worker. Every task writes one small row.
+Invariant: each request that a client sends is counted, including retries and ApiVersions. The
 results exclude the micro-batches that open the connections.
 
 This is not a benchmark case: it reports counts and milliseconds, not ratios.
@@ -46,7 +46,7 @@ WORKERS: Final = 2
 BROKERS: Final = 3
 ROUNDS: Final = 9
 ROUNDS_OF_LARGE: Final = 3
-"""The number of measured micro-batches for at least `LARGE` tasks. Each of them takes minutes."""
+"""The number of measured micro-batches with `LARGE` or more tasks. Such a batch takes minutes."""
 LARGE: Final = 10_000
 COMMIT_TOPIC: Final = "commits"
 
@@ -80,11 +80,11 @@ T = TypeVar("T")
 class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
-    `task_requests` and `empty_task_requests` are the requests of all tasks of a micro-batch, with
-    and without rows. `restart_requests` and `restart_ms` are the costs of planning after the driver
-    has stopped before its decision. This planning aborts the open transactions of all tasks.
-    `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the size of
-    the sink's records that log compaction keeps in the commit topic after a micro-batch.
+    `task_requests` and `empty_task_requests` are the requests from all tasks of a micro-batch, with
+    and without rows. `restart_requests` and `restart_ms` are the costs of planning after a driver
+    has stopped before writing its decision. This planning aborts the open transactions of all
+    tasks. `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the
+    size of the sink's records that log compaction retains in the commit topic after a micro-batch.
     """
 
     tasks: int

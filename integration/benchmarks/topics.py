@@ -1,7 +1,7 @@
 """Topics that benchmarks read, filled once per run, and the record batches that a broker stores.
 
 All clients that a case compares read the same records. Invariant: a filled topic has exactly the
-requested records, evenly distributed over its partitions; otherwise an error is raised.
+requested records, evenly distributed over its partitions; otherwise, an error is raised.
 """
 
 from __future__ import annotations

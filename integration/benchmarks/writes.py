@@ -1,6 +1,6 @@
 """Batch writes of rows that Spark generates.
 
-Measures connectors that write a DataFrame, and sinks that drop it. Invariant: all sides get the
+Measures connectors that write a DataFrame, and sinks that drop it. Invariant: all sides receive the
 same DataFrame, and a connector's topic is checked for missing rows.
 """
 

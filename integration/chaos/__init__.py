@@ -7,7 +7,7 @@ job             the settings of a query
 program         the program of a Spark driver, which runs the query
 queries         the queries of the kinds
 spark_cluster   a Spark cluster with two hosts, in the driver's JVM
-driver          restarts the Spark driver when it ends, and replaces it with a successor
+driver          restarts the Spark driver when it exits, and replaces it with a successor
 driver_process  one process of the driver with its descendants
 stalls          stalls a process of the sink at a failpoint
 faults          injects the faults of a schedule into a cluster and a driver

@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
 def _report_name(options: argparse.Namespace) -> str:
     """Return a report name that is unique among parallel runs.
 
-    It contains the backend, the connector and the seeds.
+    The name contains the backend, the connector and the seeds.
     """
     variant = "-control" if options.control else "-secured" if options.secured else ""
     kind = "" if options.kind is None else f"-{options.kind}"

@@ -1,7 +1,7 @@
-"""Starts, kills, stops and replaces the query's Spark driver, and reads the output of the driver.
+"""Starts, kills, stops and replaces the query's Spark driver, and reads its output.
 
-Invariant: this module ends only its own child processes and their descendants, by process id. After
-`close`, none of them is running.
+Invariant: this module kills only its own child processes and their descendants, by process id.
+After `close`, none of them is running.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Say = Callable[[str], None]
 
 
 class DriverTimeoutError(AssertionError):
-    """The query did not start or finish before a deadline.
+    """The query did not start or finish in time.
 
     The message contains the end of the driver's log.
     """
 
 
 class Driver:
-    """A context manager for the Spark driver, which is restarted when it ends.
+    """A context manager for the Spark driver, which is restarted when it exits.
 
-    Threads pass events to `say`, one line at a time. `failures` contains the lines of the query
-    failures, including those of stopped drivers.
+    Threads pass events to `say`, one line at a time. `failures` counts the query failures,
+    including failures of drivers that have been replaced.
     """
 
     def __init__(self, job: Job, say: Say) -> None:
@@ -86,7 +86,7 @@ class Driver:
             self._processes[-1].kill()
 
     def pause(self, seconds: float) -> None:
-        """Stop all processes of the driver for this time."""
+        """Stop all processes of the driver for this number of seconds."""
         with self._changed:
             self._is_running = False
             process = self._processes[-1]
@@ -97,10 +97,10 @@ class Driver:
     def replace(self, *, start_timeout_s: float, end_timeout_s: float) -> None:
         """Stop all processes of the driver, start its successor, and resume the stopped driver.
 
-        The stopped driver is resumed when its successor has completed a micro-batch. Return when
-        the resumed driver has ended. Raises `DriverTimeoutError` if the successor completes no
-        micro-batch or the resumed driver does not end. Raises `AssertionError` if the resumed
-        driver succeeds.
+        The stopped driver is resumed when its successor has completed a micro-batch. This method
+        returns when the resumed driver has exited. Raises `DriverTimeoutError` if the successor
+        completes no micro-batch or the resumed driver does not exit. Raises `AssertionError` if the
+        resumed driver succeeds.
         """
         with self._changed:
             self._is_running = False
@@ -133,7 +133,7 @@ class Driver:
         return self._descendants(_CLASS_OF_EXECUTORS)
 
     def finish(self, timeout_s: float) -> None:
-        """Let the query process the rest of the source and end. Raises `DriverTimeoutError`."""
+        """Stop the query after it has processed the whole source. Raises `DriverTimeoutError`."""
         self._job.stop.touch()
         with self._changed:
             if not self._changed.wait_for(lambda: self._done, timeout_s):
@@ -161,7 +161,7 @@ class Driver:
         return sorted(pid for pid in found if any(name in command_line(pid) for name in names))
 
     def _start(self) -> None:
-        """Start the next driver process and a thread that follows it."""
+        """Start the next driver process and a thread that reads its output."""
         number = self.starts + 1
         self._job.owner.write_text(str(number))
         process = DriverProcess(self._job, number, self._log)

@@ -1,6 +1,6 @@
 """One Spark driver process with its descendants: its JVM, its executors and its Python processes.
 
-Invariant: signals go only to the driver and its descendants, by process id. After `wait` has
+Invariant: signals are sent only to the driver and its descendants, by process id. After `wait` has
 returned, this module sends no signals.
 """
 
@@ -57,7 +57,7 @@ class DriverProcess:
                 yield line.rstrip()
 
     def wait(self) -> None:
-        """Wait for the driver's end, and kill the processes of its group that still run."""
+        """Wait until the driver has exited, and kill the remaining processes of its group."""
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             with suppress(ProcessLookupError):
@@ -89,7 +89,7 @@ class DriverProcess:
                 _send(pid, signal.SIGKILL)
 
     def _stop(self) -> set[int]:
-        """Stop processes until no other process is found. Return their ids."""
+        """Stop processes repeatedly until no new process is found. Return their ids."""
         stopped: set[int] = set()
         if self.status is not None:
             return stopped

@@ -1,7 +1,6 @@
 """Counts what a run has exercised: speculative attempts, stage retries, and errors of the sink.
 
-The numbers are lower bounds, because Spark does not write its last events to the event log of a
-driver that is killed.
+The numbers are lower bounds, because the event log of a killed driver lacks the last events.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
     """Return the values of the aggregation, `key=count`, with the output mode `complete`.
 
     `batches` are the end offsets of the micro-batches. Each micro-batch writes one row for each key
-    of the source up to these offsets. Records of the source after the last micro-batch count as
-    another micro-batch, whose rows are then missing.
+    of the source up to these offsets. If the source has records after the last micro-batch, they
+    count as another micro-batch, whose rows are missing.
     """
     known = list(batches)
     values: Counter[bytes] = Counter()

@@ -33,10 +33,10 @@ _APIS_TO_DROP: Final = of_api(
 _LOST_RESPONSES: Final = 2
 RUNNING_TIMEOUT_S: Final = 400.0
 _END_TIMEOUT_S: Final = 400.0
-"""The time in which a resumed driver that has a successor must end."""
+"""The time within which a resumed driver that has a successor must exit."""
 
 _TARGET_TIMEOUT_S: Final = 60.0
-"""The time in which the query must reach the point at which a fault is injected."""
+"""The time within which the query must reach the point at which a fault is injected."""
 
 _POLL_S: Final = 0.05
 _DELAY_S: Final = 0.3
@@ -111,7 +111,7 @@ class Chaos:
         return _kill_one(self._driver.workers(), fault.share)
 
     def _kill_executor(self, fault: Fault) -> bool:
-        """Kill an executor when tasks of a second stage are running."""
+        """Kill an executor while tasks of a second stage are running."""
         self._job.shuffled.unlink(missing_ok=True)
         return _await(self._job.shuffled.exists) and _kill_one(
             self._driver.executors(), fault.share

@@ -14,8 +14,8 @@ from integration.chaos.kinds import KINDS, Kind
 class Job:
     """The settings of a driver.
 
-    `format` is the format of source and sink; `jars` are additional JARs. A query with two sinks
-    also writes to `other_target`.
+    `format` is the format of the source and the sink; `jars` are additional JARs. A query with two
+    sinks also writes to `other_target`.
     """
 
     bootstrap_servers: str
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def owner(self) -> Path:
-        """The path of the file with the number of the newest driver. Older drivers must end."""
+        """The path of the file with the number of the newest driver. Older drivers must exit."""
         return Path(self.directory, "owner")
 
     @property

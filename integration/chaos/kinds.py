@@ -1,7 +1,7 @@
 """The kinds of queries that chaos runs, and the cluster that each of them needs.
 
-Invariant: the seed alone determines the kind and the transaction version. Consecutive seeds run all
-kinds, each with both versions.
+Invariant: the seed alone determines the kind and the transaction version. Consecutive seeds cover
+all kinds, each with both versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from integration.chaos.schedule import FaultKind
 SINK_ID: Final = "chaos"
 GROUP: Final = "chaos"
 TRANSACTION_TIMEOUT_S: Final = 10
-"""The transaction timeout of the kind `short-timeouts`. Faults of this kind last longer."""
+"""The transaction timeout of the kind `short-timeouts`. Its pauses and stalls last longer."""
 
 COUNTED_KEYS: Final = 20
 """The aggregation counts the records of each key. The key is the offset modulo this number."""
@@ -103,7 +103,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in
 
 
 def kind_of(seed: int, *, is_control: bool = False) -> Kind:
-    """Return the kind of a seed. With `is_control`, return one that Spark's connector can run."""
+    """Return the kind of a seed. With `is_control`, the kind must run on Spark's connector."""
     kinds = [kind for kind in _KINDS if kind.has_control or not is_control]
     return kinds[(seed - 1) % len(kinds)]
 

@@ -78,8 +78,8 @@ def check(
 
     If `batches` (the end offsets of the micro-batches) is given, a target contains counts.
     Otherwise, a target contains copies of the records. If a `group` is given, its committed offsets
-    must be the ends of the source. `fed` is the number of acknowledged records of the source.
-    Raises `AssertionError` if `fed` is 0, or if brokers have lost acknowledged records.
+    must be the end offsets of the source. `fed` is the number of acknowledged records of the
+    source. Raises `AssertionError` if `fed` is 0, or if brokers have lost acknowledged records.
     """
     blocked = [each for target in targets for each in _await_closed(bootstrap_servers, target)]
     ends = _ends(bootstrap_servers, source, IsolationLevel.READ_COMMITTED)
@@ -119,7 +119,7 @@ def read_batches(checkpoint: str, source: str, *, partitions: int) -> list[Offse
 def committed_offsets(
     bootstrap_servers: str, group: str, topic: str, *, partitions: int
 ) -> list[int]:
-    """Return the committed offsets of a group, or -1 for a partition without one."""
+    """Return the committed offsets of a group, or -1 for a partition without a committed offset."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     request = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic, partition) for partition in range(partitions)]

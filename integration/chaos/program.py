@@ -22,7 +22,7 @@ from integration.chaos.queries import QUERIES
 
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 0.5
-"""The pause between a failure and the next startup."""
+"""The backoff between a failure and the next start of the query."""
 
 _CHARACTERS_MAX: Final = 400
 
@@ -80,7 +80,7 @@ def main(text: str, number: str) -> int:
             status = 1
             break
         time.sleep(_PAUSE_S)
-    # If a JVM with a Spark cluster ends before the session, the cluster keeps restarting executors.
+    # Stop the session before the JVM exits, or its Spark cluster keeps restarting executors.
     spark.stop()
     return status
 

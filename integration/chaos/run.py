@@ -41,7 +41,7 @@ SETTINGS: Final = {
 }
 _TOPIC_CONFIGS: Final = {"min.insync.replicas": "2"}
 _CLIENT_OPTIONS: Final = {
-    # A cut link should delay a request by a few seconds instead of half a minute.
+    # While a link is cut, requests should time out after a few seconds, not after half a minute.
     "kafka.request.timeout.ms": "5000",
 }
 _PREFIXES: Final = restricted_user.Prefixes(
@@ -57,9 +57,9 @@ _PREFIXES: Final = restricted_user.Prefixes(
 class Setup:
     """The settings of a run.
 
-    With `is_control`, it uses Spark's own connector. With `is_secured`, the query connects over
-    SASL_SSL as a user that has only the ACLs of the guide. Without `kind_name`, the seed determines
-    the kind of the query.
+    With `is_control`, the run uses Spark's own connector. With `is_secured`, the query connects
+    over SASL_SSL as a user that has only the ACLs of the guide. Without `kind_name`, the seed
+    determines the kind of the query.
     """
 
     seed: int

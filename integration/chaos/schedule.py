@@ -1,7 +1,7 @@
 """The schedule of a seed: its faults with their times and durations.
 
-Invariant: the same seed and settings give the same schedule. The cluster has one fault at a time,
-and each fault is repaired before the next.
+Invariant: the same seed and settings give the same schedule. At most one fault at a time is active
+in the cluster, and it is repaired before the next starts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SECONDS: Final[Mapping[FaultKind, tuple[float, float]]] = {
     FaultKind.PAUSE_DRIVER: (11.0, 14.0),
     FaultKind.STALL_SINK: (11.0, 14.0),
 }
-"""The shortest and longest duration of a fault. Other kinds have no duration."""
+"""The shortest and longest duration of faults, by kind. Faults of other kinds have no duration."""
 
 _OF_BROKERS: Final = frozenset({*OF_CLUSTER, FaultKind.LOSE_RESPONSES, FaultKind.DROP_CONNECTIONS})
 
@@ -99,8 +99,8 @@ def schedule_of(
 ) -> Schedule:
     """Return the faults of a seed. Each of the two sequences lasts about `seconds`.
 
-    The sequence for the query starts with one fault of each required kind and of each kind in
-    `more`. Later faults may repeat the kinds in `more`.
+    The sequence for the query starts with one fault of each required kind and one fault for each
+    element of `more`, in random order. Later faults may repeat the kinds in `more`.
     """
     random = Random(seed)  # noqa: S311
 

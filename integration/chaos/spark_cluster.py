@@ -3,7 +3,7 @@
 Each worker has its own loopback address, which Spark treats as a host. With `local-cluster`, all
 executors would be on the same host. Spark would then never run a speculative attempt, because it
 avoids the host of the original attempt. The executors are child processes of the driver's JVM.
-Invariant: the cluster listens only on loopback addresses, and it ends with the driver.
+Invariant: the cluster listens only on loopback addresses, and it stops when the driver exits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MEMORY_MB: Final = 1024
 _SETTINGS: Final = {
     "spark.master.rest.enabled": "false",
     "spark.shuffle.service.enabled": "false",
-    # Faults end executors more often than the master accepts by default.
+    # Faults kill executors more often than the master tolerates by default.
     "spark.deploy.maxExecutorRetries": "-1",
-    # The master must keep the workers while the driver is stopped (SIGSTOP).
+    # The master must not remove the workers while the driver is stopped (SIGSTOP).
     "spark.worker.timeout": "600",
 }
 
@@ -33,7 +33,7 @@ def start(directory: Path, *, settings: Mapping[str, str]) -> str:
     """Start the driver's JVM, the master and the workers, and return the URL of the master.
 
     `directory` will contain the logs of the executors. `settings` is the Spark configuration of the
-    JVM, which must know the JARs when it starts.
+    JVM. It must include the JARs, because the JVM needs them when it starts.
     """
     os.environ["SPARK_LOCAL_IP"] = _MASTER_HOST  # The web UIs bind to this address.
     SparkContext._ensure_initialized(conf=SparkConf().setAll([*settings.items()]))

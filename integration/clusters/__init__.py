@@ -54,7 +54,7 @@ def open_cluster(
     feature versions that differ from the backend's defaults, such as `{"transaction.version": 1}`.
     `links` chooses the advertised addresses of nodes, for example addresses of proxies. With
     `is_measured`, for benchmarks, Kafka's JVMs run with the default options and the default heap of
-    Kafka's scripts. Otherwise they are optimized for a fast start. `security` adds secured
+    Kafka's scripts. Otherwise, they are optimized for a fast start. `security` adds secured
     listeners.
 
     Raises `ClusterUnavailableError` if this machine does not meet a requirement of the backend,

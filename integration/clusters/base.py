@@ -31,7 +31,7 @@ class UnsupportedByBackendError(NotImplementedError):
 
 
 class Links(Protocol):
-    """Interface that chooses the advertised addresses of nodes, for example those of proxies.
+    """Interface for choosing the advertised addresses of nodes, for example those of proxies.
 
     The cluster calls its methods before a node starts, with the address on which the node will
     listen.
@@ -153,7 +153,7 @@ class Cluster(Protocol):
         """Restart the controller with the same port and directory. Brokers reconnect to it."""
 
     def logs(self) -> str:
-        """Return the end of all nodes' logs, for the report of a failed test."""
+        """Return the end of each node's log, for the report on a failed test."""
 
     def close(self) -> None: ...
 

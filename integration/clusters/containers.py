@@ -123,8 +123,8 @@ class ContainerNode:
         """Send SIGKILL and wait until the container has stopped."""
         self._require_started()
         if self._is_paused:
-            # Docker cannot kill a paused container. Resuming it first would let it run before the
-            # kill.
+            # Docker cannot kill a paused container. If it were resumed first, it would run before
+            # the kill.
             raise UnsupportedByBackendError(
                 f"{self._name} is paused. Resume it before you kill it."
             )
@@ -320,7 +320,7 @@ def require_docker() -> None:
 
 
 class DockerContainers:
-    """Containers of the Docker daemon that this process's environment selects."""
+    """Containers on the Docker daemon that this process's environment specifies."""
 
     def __init__(self) -> None:
         require_docker()

@@ -1,7 +1,7 @@
 """Read and update the finalized features of a running cluster (KIP-584).
 
-Used by backends that cannot start with the requested features and by tests that change features.
-Invariant: when `finalize` returns, all given brokers have the versions in their metadata.
+This module is for backends that cannot start with the requested features, and for tests that change
+features. Invariant: when `finalize` returns, all given brokers have the versions in their metadata.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ JAVA_VERSION_MIN = 17
 def java_command() -> str:
     """Return the path of a suitable `java`.
 
-    Raises `ClusterUnavailableError` with instructions for installing Java if there is none.
+    Raises `ClusterUnavailableError` with installation instructions if no suitable Java is found.
     """
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():

@@ -2,7 +2,7 @@
 
 The behavior of this cluster is the reference for the other backends. The controller is a separate
 node (isolated mode), so any node can be killed. Invariant: the cluster listens only on the loopback
-interface, keeps all files in one temporary directory, and stops only its own processes, by process
+interface, stores all files in one temporary directory, and stops only its own processes, by process
 id. Configs have Kafka's defaults, except where a small cluster or a small machine requires other
 values. The JVMs are optimized for a fast start, except in benchmarks.
 """

@@ -23,7 +23,7 @@ _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def default_jvm_options(role: str) -> Sequence[str]:  # noqa: ARG001
-    """Return no options. The JVM's defaults then apply."""
+    """Return no options, so the JVM's defaults apply."""
     return ()
 
 

@@ -26,7 +26,7 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 KAFKA_VERSION = os.environ.get("KAFKA_VERSION", "4.3.0")
 """The version of Apache Kafka that tests and benchmarks run.
 
-The environment variable of the same name selects a different version.
+The environment variable with the same name selects a different version.
 """
 RESOLVE_TIMEOUT_S = 600
 

@@ -51,7 +51,7 @@ class Node(Protocol):
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started and not stopped or killed. It may have exited on its own."""
+        """Whether the node was started but not stopped or killed. It may have exited on its own."""
 
     @property
     def is_active(self) -> bool:
@@ -135,7 +135,7 @@ class NodeCluster(ABC):
     def _make_nodes(self, plan: Plan) -> Nodes:
         """Write the nodes' configuration and create the nodes.
 
-        If another process took a port, this method is called again with other ports.
+        If another process has taken a port, this method is called again with other ports.
         """
 
     @abstractmethod
@@ -240,7 +240,7 @@ class NodeCluster(ABC):
         self.close()
 
     def _first_start(self) -> None:
-        """Start all nodes together. If another process took a port, retry with new ports."""
+        """Start all nodes together. If another process has taken a port, retry with new ports."""
         for attempt in range(1, START_ATTEMPTS + 1):
             self._plan = self._planned()
             self._nodes = self._make_nodes(self._plan)

@@ -44,7 +44,7 @@ class NodeProcess:
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started and not stopped or killed. It may have exited on its own."""
+        """Whether the node was started but not stopped or killed. It may have exited on its own."""
         return self._process is not None
 
     @property

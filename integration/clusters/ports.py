@@ -1,8 +1,8 @@
 """Free TCP ports on the loopback interface.
 
 The ports are below the operating system's ephemeral port range, so the port of a stopped broker
-stays free. Another process may take a port before the caller binds it. The caller then retries with
-new ports.
+stays free. If another process takes a port before the caller binds it, the caller retries with new
+ports.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SECURITY: Final = Security(
 class Prefixes:
     """The prefixes of the names that a query uses.
 
-    A prefix is empty if the query does not need the resource.
+    A prefix is empty if the query does not use resources of this type.
     """
 
     sources: str = ""

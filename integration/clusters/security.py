@@ -125,7 +125,7 @@ class SecuredListeners:
         }
 
     def configs_with_free_ports(self) -> Mapping[str, str]:
-        """Return configs that let each broker choose free ports. Call `set_ports` afterwards."""
+        """Return configs with which each broker chooses free ports. Call `set_ports` afterwards."""
         addresses = dict.fromkeys(("PLAINTEXT", *self.names), "127.0.0.1:0")
         return self._security.broker_configs(addresses, self.certificates)
 

@@ -142,7 +142,7 @@ def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
     """Return whether all brokers return the same leaders, and each leader serves its partitions.
 
     A broker returns a topic in its metadata shortly before it serves the partitions, and brokers
-    apply metadata at different times. A consumer that fetches too early gets an error.
+    apply metadata at different times. A consumer that fetches too early receives an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):

@@ -1,7 +1,7 @@
 """The watchdog that kills a child process when this process has ended.
 
-A test run that is killed cannot stop its brokers, and a JVM keeps running after its parent has
-ended. Therefore a shell waits until a pipe is closed and then kills the child by process id. The
+A test run that is killed cannot stop its brokers, and a JVM continues to run after its parent has
+exited. Therefore a shell waits until a pipe is closed and then kills the child by process id. The
 operating system closes the pipe when this process ends. Invariant: the watchdog acts only if this
 process ends without calling `close`. The caller calls `close` when it stops the child, so the
 watchdog never kills another process that reuses the process id.
@@ -13,7 +13,7 @@ import subprocess
 
 
 class Watchdog:
-    """The watchdog of a child process. It is active until `close`."""
+    """The watchdog for a child process. It is active until `close`."""
 
     def __init__(self, process_id: int) -> None:
         self._shell = subprocess.Popen(
@@ -21,7 +21,7 @@ class Watchdog:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A keyboard interrupt must not end the watchdog.
+            # A keyboard interrupt must not stop the watchdog.
             start_new_session=True,
         )
 

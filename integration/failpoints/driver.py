@@ -59,7 +59,7 @@ class Injection:
     """A fault for one process.
 
     With `kills_driver`, Spark's driver and all its processes are killed together with the process.
-    `meanwhile` is called while the process is stalled; after that the process continues.
+    `meanwhile` is called while the process is stalled. After the call, the process continues.
     """
 
     process_key: ProcessKey
@@ -153,7 +153,7 @@ class Workload:
     options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
-        """Return the rows of a task. The last task of the last batch also has none."""
+        """Return the rows of a task. The last task of the last batch has no rows either."""
         is_last = batch == self.batches - 1 and partition == self.tasks - 1
         if is_last or partition in self.empty_tasks:
             return []
@@ -195,9 +195,9 @@ class _DriverDiedError(Exception):
 class DriverRun:
     """One run of the driver, from its start to its end.
 
-    `reached` contains the failpoints that its processes hit. `lost_transactional_ids` contains the
-    ids of transactions that were decided and then reported as lost. With `abandons_stalled_tasks`,
-    a stalled task counts as lost, and Spark starts the next attempt.
+    `reached` contains the failpoints that its processes reached. `lost_transactional_ids` contains
+    the ids of transactions that were decided and then reported as lost. With
+    `abandons_stalled_tasks`, a stalled task counts as lost, and Spark starts the next attempt.
     """
 
     server: ForkServer

@@ -19,7 +19,7 @@ NAME: Final = f"{__name__}:reached"
 
 
 class Action(Enum):
-    """The action that a fault performs on the process."""
+    """How an injected fault affects the process."""
 
     KILL = "killed"
     STALL = "stalled"
@@ -27,7 +27,7 @@ class Action(Enum):
 
 
 class InjectedError(OSError):
-    """The error that `Action.FAIL` raises. It resembles the error of a broken connection."""
+    """The error that `Action.FAIL` raises. It resembles the error for a broken connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Lanes: topics, a consumer and a connection that cases reuse.
 
-Cases reuse a lane because creating one takes time. Invariant: only one case at a time uses a lane,
-and after a failed case the lane gets new topics.
+Cases reuse lanes because creating a lane takes time. Invariant: only one case at a time uses a
+lane, and the lane uses new topics after a case has failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 PREFIXES: Final = Prefixes(
     outputs="output.", commit_topics="commits.", sink_ids="sink-", groups="group-"
 )
-"""The prefixes of all names, with which ACLs can restrict the sink."""
+"""The prefixes of all names. ACLs for these prefixes can restrict the sink."""
 
 
 class NotSettledError(AssertionError):

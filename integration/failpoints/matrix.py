@@ -147,9 +147,9 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
     A process changes nothing outside itself between two requests. Therefore only one failpoint in
     each gap is used with all failure modes. Every other failpoint is used once, in one scenario. A
-    read-only request changes nothing either, so no process is killed in the gap after the request.
-    The process still raises an error in this gap, because the handling of errors depends on the
-    step.
+    read-only request changes nothing either, so the kills are not repeated in the gap after the
+    request. The process still raises an error in this gap, because the handling of errors depends
+    on the step.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -181,7 +181,10 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
 
 def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
-    """Derive the cases with stalls: one per gap between requests, wake and kind of successor.
+    """Derive the cases with stalls.
+
+    There is one case for each combination of a gap between requests, a wake-up time and a kind of
+    successor.
 
     The targets in batch 0 are not used, because the first batch has no earlier decision.
     """
@@ -215,7 +218,10 @@ def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """Failpoints without a request between them. `follows_read`: the last request only reads."""
+    """Failpoints without a request between them.
+
+    If `follows_read` is true, the request before these failpoints is read-only.
+    """
 
     failpoints: list[str]
     follows_read: bool = False

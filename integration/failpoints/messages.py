@@ -14,10 +14,10 @@ from integration.failpoints.hook import InjectedFault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Runs a function of `sink_calls` in a child process, or in the server itself if `warms_up`.
+    """A request to run a function of `sink_calls` in a child process.
 
-    A warm-up loads modules that would otherwise be loaded on first use. All children then have
-    these modules.
+    With `warms_up`, the server itself runs the function. This loads modules that would otherwise be
+    loaded on first use, so all later children inherit them.
     """
 
     function: str
@@ -42,7 +42,7 @@ class FaultReached:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Lets a stalled process continue."""
+    """A request to resume a stalled process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ _LOG_CHARACTERS_MAX: Final = 8_000
 
 
 class ProcessTimeoutError(Exception):
-    """A process neither ended nor reached a fault before a deadline."""
+    """A process did not end or reach a fault in time."""
 
 
 class Process:

@@ -33,7 +33,7 @@ class FailureMode(Enum):
 
     WITH_DRIVER = "killed with the driver"
     FAILS = "fails"
-    """The process raises an error like the error of a broken connection."""
+    """The process raises an error like the error for a broken connection."""
 
 
 class Loss(Enum):
@@ -54,7 +54,7 @@ class Wake(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A process that is killed at each of its failpoints, once per mode, and stalled at each.
+    """A process to kill at each of its failpoints, once per failure mode, and to stall at each.
 
     `kills` and `stalls` contain the prefixes of the failpoints at which the process is killed or
     stalled.

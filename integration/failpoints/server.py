@@ -1,8 +1,8 @@
 """A server that forks a process per connection: `python -m integration.failpoints.server SOCKET`.
 
-A fork is fast and gives the child all imported modules. Invariant: children share only imported
-modules and the results of warm-ups. All children, including stopped ones, end when the server's
-stdin is closed.
+A forked process starts quickly and inherits all imported modules. Invariant: children share only
+imported modules and the results of warm-ups. All children, including stopped ones, end when the
+server's stdin is closed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Calls the sink as Spark's Python processes do.
 
-Creates a writer and pickles it, writes a partition, commits or aborts. Invariant: as in Spark, two
-calls exchange only bytes that one of them has pickled.
+Creates a writer and pickles it, writes a partition, commits or aborts. Invariant: as in Spark,
+calls exchange only pickled bytes.
 
 The calls follow `write_into_data_source`, `commit_data_source_write` and
 `python_streaming_sink_runner` of `pyspark.sql.worker`. In a streaming query, the process that
 commits creates its own writer from the options. In a batch job, it receives the writer that was
-pickled at planning.
+pickled during planning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Writer = DataSourceWriter | DataSourceStreamWriter
 
 
 class RowsFailedError(Exception):
-    """The error of a task whose rows cannot be computed."""
+    """The error in a task whose rows cannot be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

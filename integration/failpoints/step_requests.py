@@ -1,8 +1,8 @@
 """The requests of each step, as a table that is compared with recorded runs.
 
-`REQUESTS` contains the requests that the recordings of all scenarios together must reach.
-`OCCASIONAL` contains requests that they may reach. Invariant: nothing here is derived from the
-connector's code. The test fails if a step or request is reached but not declared here, or declared
+`REQUESTS` contains the requests that must occur in the recording of at least one scenario.
+`OCCASIONAL` contains requests that may occur. Invariant: nothing here is derived from the
+connector's code. A test fails if a step or request is reached but not declared here, or declared
 but not reached by any scenario.
 """
 

@@ -1,4 +1,4 @@
-"""A trial: runs one scenario to its end with successive driver runs, and then calls the oracle.
+"""A trial, which runs a scenario to its end with successive driver runs and calls the oracle.
 
 Invariant: a trial passes only if every fault was injected, no driver run failed without a fault,
 a consumer reads each row once, and the model allows the steps and requests of every process.
@@ -65,7 +65,7 @@ class _Background:
             raise NotReachedError("the failpoint was not reached")
 
     def join(self) -> DriverOutcome | None:
-        """Wait for the end of the driver run, and return its outcome."""
+        """Wait until the driver run has ended, and return its outcome."""
         _join(self._thread)
         return self._outcome
 
@@ -134,8 +134,8 @@ class Trial:
     def run_with_zombie(self, wake: Wake, *, lost_task: bool) -> None:
         """Stall the process of the only injection until its successor has completed the batch.
 
-        The successor is the next attempt of the task with `lost_task`, and the next driver run
-        otherwise. `wake` determines when the stalled process (the zombie) wakes. If it wakes in a
+        With `lost_task`, the successor is the next attempt of the task. Otherwise, it is the next
+        driver run. `wake` determines when the stalled process (the zombie) wakes. If it wakes in a
         later batch, one more batch follows. The planning of that batch cleans up transactions that
         the zombie left open. Raises the same errors as `run`.
         """
@@ -201,8 +201,8 @@ class Trial:
     ) -> None:
         """Wake the zombie while the next driver run's first commit is stalled.
 
-        The next driver run may fail if planning by the zombie's driver run has fenced it, or if the
-        zombie has taken over an id of its tasks. Raises `DeliveryError` after any other failure.
+        The next driver run may fail if planning in the zombie's driver run has fenced the sink id,
+        or if the zombie has taken over a task id. Raises `DeliveryError` after any other failure.
         """
         holding = Stall()
         process_key = ProcessKey(

@@ -40,7 +40,7 @@ class ProxiedLinks:
     `brokers[id]` is the proxy between the broker and its clients, including other brokers.
     `secured[id, listener]` is the proxy in front of a secured listener. `controllers[id]` is the
     proxy between the broker and the controller. Use the links as a context manager, and close the
-    cluster first.
+    cluster before the links.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ProxiedLinks:
         return _replace(self.controllers, broker_id, address)
 
     def heal(self) -> None:
-        """End all faults of all proxies."""
+        """Remove all faults from all proxies."""
         for proxy in self._all():
             proxy.heal()
 

@@ -1,11 +1,12 @@
 """A TCP proxy between clients and a broker, or between nodes, that injects faults.
 
-The faults work with all backends: latency, limited throughput, links that are cut in one or both
-directions, closed and refused connections, and faults in individual requests, selected by API and
-client id. Invariant: bytes are forwarded in order and unchanged. Memory is bounded by `CHUNK_BYTES`
-per direction of a connection. `close` leaves no thread, task or socket. The proxy depends only on
-these parts of the protocol: frame lengths, request headers and the correlation ids of responses. It
-also forwards TLS records, but it cannot recognize requests in them.
+The following faults work with all backends: latency, limited throughput, links that are cut in one
+or both directions, closed and refused connections, and faults that affect individual requests,
+which are selected by API and client id. Invariant: bytes are forwarded in order and unchanged.
+Memory is bounded by `CHUNK_BYTES` per direction of a connection. `close` leaves no thread, task or
+socket. The proxy depends only on these parts of the protocol: frame lengths, request headers and
+the correlation ids of responses. It also forwards TLS records, but it cannot recognize requests in
+them.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -123,8 +124,8 @@ class TcpProxy:
     def cut(self, *, directions: frozenset[Direction] = BOTH) -> None:
         """Stop forwarding bytes and connection closures, as if packets were lost.
 
-        New connections are accepted. If the direction to the broker is cut, they do not reach the
-        broker. The bytes that were held back are forwarded after `uncut` or `heal`.
+        New connections are still accepted, but they do not reach the broker if the direction to the
+        broker is cut. The bytes that were held back are forwarded after `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
 
@@ -133,7 +134,7 @@ class TcpProxy:
         self._call(self._open_gates(BOTH))
 
     def drop_connections(self) -> None:
-        """Close all connections. New connections are accepted."""
+        """Close all connections. New connections are still accepted."""
         self._call(self._abort_connections())
 
     def refuse_connections(self) -> None:
@@ -151,7 +152,7 @@ class TcpProxy:
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:
         """Hold matching requests and all later requests on their connections.
 
-        They are forwarded after a call to the rule's `end` method or to `heal`.
+        The requests are forwarded after a call to the rule's `end` method or to `heal`.
         """
         return self._add(Rule(match, RuleAction.HOLD, times=times))
 
@@ -250,7 +251,7 @@ class TcpProxy:
             del self._connections[connection]
 
     async def _serve(self, connection: _Connection) -> None:
-        """Forward in both directions until both ends are closed or one direction fails."""
+        """Forward bytes in both directions until both streams have ended or one direction fails."""
         try:
             await self._gates[Direction.TO_BROKER].wait()
             await connection.connect(self._target)
@@ -313,7 +314,7 @@ class TcpProxy:
         frame: _Frame,
         start: bytes,
     ) -> None:
-        """Forward a frame in chunks. `start` is its beginning, which was already read."""
+        """Forward a frame in chunks. `start` is its beginning, which has already been read."""
         await asyncio.sleep(self._delay_s[way])
         await self._send(writer, way, frame.prefix + start)
         left = frame.length - len(start)

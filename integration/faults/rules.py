@@ -1,7 +1,8 @@
 """Rules for requests that pass through a proxy.
 
-A rule matches requests by their headers and applies an action to a number of them. Invariant: a
-rule applies at most `times` times, in the order of requests, and the first matching rule applies.
+A rule matches requests by their headers and applies an action to all or a limited number of them.
+Invariant: a rule applies at most `times` times, in the order of requests, and the first matching
+rule applies.
 """
 
 from __future__ import annotations

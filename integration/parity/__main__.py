@@ -35,7 +35,7 @@ _PROBLEM_MAX: Final = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the chosen cases; return 1 if an outcome is not the expected one, else 0."""
+    """Run the chosen cases; return 1 if an outcome is unexpected, else 0."""
     options = _parser().parse_args(arguments)
     if options.page:
         reports.write(page.PAGE, page.render(CASES))
@@ -67,7 +67,7 @@ def _cluster(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _run(environment: Environment, case: Case) -> dict[str, Any]:
-    """Run a case on both connectors, print the result and return its row of the report."""
+    """Run a case on both connectors, print the result and return its row for the report."""
     begun_s = time.monotonic()
     spark = run(environment, case, SPARKS_OWN)
     middle_s = time.monotonic()

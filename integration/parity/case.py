@@ -1,8 +1,8 @@
-"""The vocabulary of the table of cases: queries, steps, and the relation of both connectors.
+"""The vocabulary of the table of cases: queries, steps, and relations between the outcomes.
 
-A case is a query with options that both connectors get. The case states whether both connectors do
-the same, both refuse the query, or deviate, and why. Invariant: a deviation has a reason, and
-states exactly what each connector does.
+A case is a query whose options are passed to both connectors. The case states whether the
+connectors behave the same, both refuse the query, or differ. Invariant: every deviation has a
+reason, and states exactly what each connector does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WRITES: Final = (Kind.BATCH_WRITE, Kind.STREAM_WRITE)
 
 
 class Relation(Enum):
-    """How the outcomes of both connectors are related. The values are used in docs/parity.md."""
+    """How the outcomes of the two connectors are related. The values are used in docs/parity.md."""
 
     SAME = "same"
     BOTH_REFUSE = "both refuse"
@@ -55,7 +55,7 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The expected relation of both outcomes.
+    """The expected relation between the two outcomes.
 
     `error` is the class of our error if we refuse the query. `aspects` maps each aspect that
     differs to its expected values, first Spark's, then ours. If Spark's connector refuses the
@@ -111,7 +111,7 @@ class ReadAgain:
     """A step that collects the result of the previous `Run` again.
 
     With `is_new_query`, it runs the same SQL on the DataFrame that the previous `Run` has loaded.
-    Otherwise it collects the same DataFrame, which Spark has already planned.
+    Otherwise, it collects the same DataFrame, which Spark has already planned.
     """
 
     is_new_query: bool = False
@@ -152,7 +152,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLastCommit:
-    """A step that removes the last commit from the checkpoint. Spark then replays the batch."""
+    """A step that removes the last commit from the checkpoint, so Spark replays the batch."""
 
 
 Step = (
@@ -169,7 +169,7 @@ Step = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A query, or several runs of one query, and the expected relation of both outcomes.
+    """A query, or several runs of one query, and the expected relation between the two outcomes.
 
     Unless `is_complete`, the suite adds options that most queries need: a read subscribes to the
     case's own topic or to `PLAIN`, a streaming read starts at earliest, and a write has `OWN` as
@@ -178,7 +178,7 @@ class Case:
     """
 
     about: str
-    """The option, column or setting. Its row in docs/parity.md counts the case."""
+    """The tested option, column or setting. Its row in docs/parity.md counts the case."""
 
     title: str
     kind: Kind
@@ -223,12 +223,12 @@ def case(
     kinds: tuple[Kind, ...] | None = None,
     **fields: Any,
 ) -> CaseTemplate:
-    """Return a case of the option that `about` names. `fields` are fields of `Case`."""
+    """Return a template that `about` completes to cases. `fields` are fields of `Case`."""
     return CaseTemplate(title, options or {}, expected, kinds, fields)
 
 
 def about(option: str, kinds: tuple[Kind, ...], *templates: CaseTemplate) -> tuple[Case, ...]:
-    """Return the cases of an option, one for each kind of query."""
+    """Return the cases for an option: one for each template and kind of query."""
     return tuple(
         Case(
             about=option,

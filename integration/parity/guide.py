@@ -75,7 +75,7 @@ NOT_COMPARED: Final[Mapping[str, str]] = MappingProxyType(
         "cases](guide.md#security).",
     }
 )
-"""Parts of the guide that no case compares, with the reason."""
+"""Parts of the guide that no case covers, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

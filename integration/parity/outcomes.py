@@ -1,4 +1,4 @@
-"""The outcome of a case on a connector, and the comparison of two outcomes with the expected ones.
+"""The outcome of a case on a connector, and the check of two outcomes against the expectation.
 
 Invariant: an outcome consists of JSON values, and contains nothing that differs between two runs of
 the same connector.
@@ -130,7 +130,7 @@ def _matches(value: Any, expected: Any) -> bool:
 
 _OUR_ERROR: Final = re.compile(r"pyspark_kafka\.errors\.(\w+): ")
 _INTRODUCTIONS: Final = ("terminated with exception:", "executor driver):")
-"""What Spark writes before the text of an error in a streaming query or in a task."""
+"""The text that Spark adds before an error message from a streaming query or a task."""
 
 _TEXT_MAX: Final = 300
 

@@ -32,9 +32,9 @@ least one case of each deviation and of each kind of query.
 The table has one row for each option, column and setting of
 [Spark's Kafka integration guide](https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html),
 and then one row for each further subject. It shows the number of cases in which both connectors
-give the same result (*same*), both refuse the query (*refused*), or the results differ or only one
-connector refuses the query ([*different*](#deviations)). If both refuse a query, `pyspark_kafka`
-does not refuse it later than Spark's connector, which may refuse it before the first task.
+give the same result (*same*), both reject the query (*rejected*), or behave differently
+([*different*](#deviations)). If both connectors reject a query, `pyspark_kafka` rejects it at least
+as early as Spark's connector does.
 
 """
 
@@ -43,7 +43,7 @@ _DEVIATIONS: Final = """
 
 Each deviation is a case of the suite that fails if one of the connectors changes.
 
-| option | case | query | who refuses | explanation |
+| option | case | query | rejected by | explanation |
 | --- | --- | --- | --- | --- |
 """
 
@@ -97,13 +97,13 @@ def _cell(cases: Iterable[Case]) -> str:
     return ", ".join(f"{counted[word]} {word}" for word in _WORDS if counted[word])
 
 
-_WORDS: Final = ("same", "refused", "different")
+_WORDS: Final = ("same", "rejected", "different")
 
 
 def _word(case: Case) -> str:
     if case.expected.is_deviation:
         return "different"
-    return "same" if case.expected.relation is Relation.SAME else "refused"
+    return "same" if case.expected.relation is Relation.SAME else "rejected"
 
 
 def _name(subject: str) -> str:

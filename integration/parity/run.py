@@ -1,6 +1,6 @@
 """Runs one case on one connector and observes the outcome.
 
-Invariant: both connectors get the same options, the same SQL and the same steps.
+Invariant: both connectors run with the same options, the same SQL and the same steps.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Record:
 class Batch:
     """Records that are appended to one partition, in order.
 
-    With `transaction`, they are the records of a transaction that ends, or stays open.
+    With `transaction`, they are the records of a transaction that ends or stays open.
     """
 
     partition: int
@@ -138,7 +138,7 @@ COMPACTED: Final = Topic(
     batches=tuple(numbered(0, 1, first=number) for number in range(12)),
     gaps=4,
 )
-"""12 records with 3 keys, one per segment. Compaction cleans all segments but the last."""
+"""12 records with 3 keys. Each segment has one record. Compaction cleans all but the last one."""
 
 ENDED: Final = Topic(
     name="parity-ended-transactions",

@@ -30,7 +30,7 @@ class Administrator:
         self.made[name] = None
 
     def create(self, name: str, configs: Mapping[str, str] = MappingProxyType({})) -> Step:
-        """Create a topic, as part of any client's script. Retry until it exists."""
+        """Create a topic within any client's script. Retry until it exists."""
         listed = [{"name": key, "value": value} for key, value in configs.items()]
         topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": listed}
         creation = request("create_topics", topics=[topic], timeout=5_000)

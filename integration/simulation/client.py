@@ -2,7 +2,7 @@
 
 A script is a generator. It yields a `Call` and receives the response (or None), or it yields a
 `Sleep`. A client runs several scripts concurrently. It keeps one connection per broker and closes
-the connection when a response is late. For each partition, it keeps the leader with the highest
+the connection when a response is late. For each partition, it remembers the leader with the highest
 leader epoch (KIP-320). Invariant: a stopped client does nothing.
 """
 

@@ -2,13 +2,13 @@
 
 Members send heartbeats, take and release the partitions that the coordinator assigns, and commit
 offsets with their member epochs. They leave, crash, or rejoin as static members. Checked
-invariants: no two members own a partition at the same time, a commit of a previous owner is
+invariants: no two members own a partition at the same time, a commit from a previous owner is
 rejected, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`.
 
 The coordinator assigns a partition to another member only after the owner has released the
 partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
-own a partition only if the last successful heartbeat of the first one is older than this timeout.
+own a partition only if the last successful heartbeat of the first owner is older than this timeout.
 (A heartbeat to a broker that has been replaced as coordinator does not count. Kafka has this gap
 too, because a broker acts as leader until it receives metadata with another leader.)
 """
@@ -174,7 +174,7 @@ class ConsumerGroupMember:
         return False
 
     def _request(self, epoch: int) -> Any:
-        """Return a heartbeat. It contains all fields after an error and at random times."""
+        """Return a heartbeat request. Include all fields after an error and at random times."""
         fields: dict[str, Any] = {}
         if epoch == JOIN_EPOCH or self._reports_all or self._client.random.random() < 0.3:
             fields = {
@@ -198,7 +198,7 @@ class ConsumerGroupMember:
         return [{"topic_id": self._topic_id, "partitions": indexes}]
 
     def _reconcile(self, assignment: Any) -> None:
-        """Release partitions that are no longer assigned, and take new ones."""
+        """Release partitions that are no longer assigned, and take newly assigned partitions."""
         assigned = set()
         for topic in assignment.topic_partitions:
             self._topic_id = topic.topic_id
@@ -211,7 +211,7 @@ class ConsumerGroupMember:
             self._reports_all = True
 
     def _work(self) -> Step:
-        """Commit offsets of the partitions that this member owns."""
+        """Commit offsets for the partitions that this member owns."""
         for partition, owned in list(self.owned.items()):
             offset = owned.offset
             if offset is None:

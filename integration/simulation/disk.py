@@ -1,12 +1,12 @@
 """An in-memory disk that loses unflushed data when the power fails.
 
-Implements `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of the
-unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
+Implements `Storage` for simulated nodes. `lose_power` preserves flushed data and a random prefix of
+the unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
 truncation that was not flushed may be undone. The removal of a directory or of some of its files
 may also be undone. Atomic writes, and renames and removals of files, are durable, as `Storage`
 requires. Renames of directories are also durable, although `Storage` does not require this. With
-`crash_after`, the process ends in the middle of a step, at a disk operation. Invariant: when a
-process ends, no data is lost.
+`crash_after`, the process crashes in the middle of a step, at a disk operation. Invariant: if only
+the process ends, no data is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
 CRASH_OPERATIONS_MAX: Final = 40
 RARE_OPERATIONS_MAX: Final = 5
-"""The maximum number of operations before a crash, for any kind and for a rare kind."""
+"""The maximum number of operations before a crash: of all kinds, or of one rare kind."""
 
 INPUT_ERROR: Final = "Input/output error"
 WRONG_DISK: Final = "in this data directory contains node.id"
@@ -30,7 +30,7 @@ INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS, INPUT_ERROR, WRONG_DISK)
 
 
 class CrashedError(BaseException):
-    """The process ends. It is not an `Exception`, so no node can handle it."""
+    """The process has crashed. This class is not an `Exception`, so no node can handle it."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class SimulatedDisk:
         return self._crash is not None
 
     def crash_after(self, random: Random, *, loses_power: bool) -> None:
-        """End the process at a random one of the next operations.
+        """Crash the process at one of the next operations, which is chosen at random.
 
         With `loses_power`, the machine loses power at the same time. Until `end_crash`, all later
         operations fail, so the process cannot do anything else.
@@ -147,7 +147,7 @@ class SimulatedDisk:
         self._crash = _Crash(kind, operations, random, loses_power)
 
     def end_crash(self) -> None:
-        """Let a new process use the disk."""
+        """Make the disk usable again, for a new process."""
         self._crash = None
 
     def _approach(self, crash: _Crash, operation: str) -> None:

@@ -51,7 +51,7 @@ class Elections:
     ) -> int | None:
         """Return the step in which a broker with this leader epoch was replaced as leader, or None.
 
-        As long as a partition has no leader, the broker has no successor.
+        A broker is not considered replaced while the partition has no leader.
         """
         for election in self._elections.get(partition, ()):
             if election.leader_epoch > leader_epoch and election.leader not in {

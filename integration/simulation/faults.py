@@ -1,8 +1,9 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
 This module implements each kind of fault. It excludes one situation that Kafka cannot survive
-either: a disk loses committed records, and no other replica that has them may lead. Therefore,
-unless every append is flushed, the conditions for a power loss depend on `min.insync.replicas`:
+either: a disk loses committed records, and no other replica that has them may become leader.
+Therefore, unless every append is flushed, the conditions for a power loss depend on
+`min.insync.replicas`:
 
 - If it is 1, all other brokers must be running and in sync. Until the broker has restarted and all
   replicas are in sync, no other fault is injected.
@@ -180,7 +181,7 @@ class Faults:
         return led[fault.number % len(led)] if led else None
 
     def _until_ms(self, lasts_ms: int) -> int:
-        """Return the end of a fault that begins now. No fault lasts beyond `FAULTS_END_MS`."""
+        """Return the end of a fault that starts now. No fault lasts beyond `FAULTS_END_MS`."""
         return min(self._event_queue.now_ms + lasts_ms, START_MS + FAULTS_END_MS)
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
@@ -305,7 +306,7 @@ class Faults:
         """Delay all frames, or some of them, in one or both directions of a link.
 
         A slow frame can arrive long after its sender has given up and sent the request again. If
-        the cluster does not fence such requests, only the responses to clients are slow.
+        the cluster does not fence such requests, only the responses to clients are delayed.
         """
         until_ms = self._until_ms(fault.lasts_ms)
         if fault.other == CLIENTS and fault.number % 4 == 0:
@@ -341,7 +342,8 @@ class Faults:
     def _delay_markers(self, fault: Fault) -> None:
         """Delay the requests of a transaction coordinator to other brokers, then replace it.
 
-        The markers of the old coordinator arrive after the new one has completed the transactions.
+        The markers of the old coordinator arrive after the new coordinator has completed the
+        transactions.
         """
         until_ms = self._until_ms(fault.lasts_ms)
         for broker_id in self._settings.broker_ids:
@@ -362,7 +364,7 @@ class Faults:
             self._replace_disk(fault)
 
     def _lose_last_replica(self, fault: Fault) -> None:
-        """Shut down both followers of a leader, then cut its machine's power or replace its disk.
+        """Shut down both followers of a leader, then cut its power or replace its disk.
 
         The follower that was in sync last must become the leader. The old leader, which has lost
         its records, must not.
@@ -421,7 +423,7 @@ class Faults:
         )
 
     def _crash(self, fault: Fault) -> None:
-        """End a process in one of its next steps. A new process may crash at its start."""
+        """Crash a process in one of its next steps. A new process may crash while it starts."""
         disk = self._cluster.disks[fault.host]
         self._not_eligible.add(fault.host)
         loses_power = self._settings.flushes_always or fault.host == CONTROLLER
@@ -437,10 +439,10 @@ class Faults:
         self._later(fault, restart)
 
     def _fail_flushes(self, fault: Fault) -> None:
-        """Let flushes fail. Afterwards, the machine restarts without the data that was not flushed.
+        """Inject flush failures, and then restart the machine without its unflushed data.
 
-        Unless every append is flushed, the process restarts instead, because committed records
-        could be lost.
+        Unless every append is flushed, restart only the process, because committed records could be
+        lost otherwise.
         """
         disk = self._cluster.disks[fault.host]
         self._not_eligible.add(fault.host)
@@ -473,7 +475,7 @@ class Faults:
             self._start_later(replace(fault, host=host))
 
     def _rot(self, fault: Fault) -> None:
-        """Flip bits of files that have a checksum and can be rebuilt from the log."""
+        """Flip bits in files that have a checksum and can be rebuilt from the log."""
         self._not_eligible.add(fault.host)
         self._cluster.kill(fault.host)
         self._cluster.disks[fault.host].rot(SNAPSHOT_SUFFIX, Random(fault.number))

@@ -1,10 +1,10 @@
 """Clients that are members of a consumer group.
 
-Members join, get partitions, commit offsets, send heartbeats, and leave or are killed. A static
+Members join, receive partitions, commit offsets, send heartbeats, and leave or crash. A static
 member (KIP-345) keeps its partitions if another process with the same instance id replaces it. The
-replaced process may keep running. Checked invariants: in each generation, a partition is assigned
-to one member, a commit succeeds only in the latest generation and from the latest process of a
-static member, and a committed offset is never lost and never decreases. Modeled on Kafka's
+replaced process may continue to run. Checked invariants: in each generation, a partition is
+assigned to one member, a commit succeeds only in the latest generation and from the latest process
+of a static member, and a committed offset is never lost and never decreases. Modeled on Kafka's
 `ConsumerCoordinator`.
 """
 
@@ -61,7 +61,7 @@ _NO_JOIN: Final = Join(-1, -1)
 
 @dataclass(slots=True)
 class _Owned:
-    """The last owner of a partition, its generation, and the offsets that members committed.
+    """The last owner of a partition, its generation, and the offsets that members have committed.
 
     `process` is None if two processes joined at the same time. `tried` maps each offset that
     members tried to commit to the number of commits that the coordinator did not reject.

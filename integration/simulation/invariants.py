@@ -67,7 +67,7 @@ class Transactions:
         self.by_name: dict[str, Transaction] = {}
 
     def begin(self, name: str) -> Transaction:
-        """Record that a producer has begun a transaction."""
+        """Record that a producer has started a transaction."""
         transaction = self.by_name[name] = Transaction(name=name)
         return transaction
 
@@ -366,8 +366,8 @@ class InvariantChecker:
     def check(self, host: str, node: Node) -> None:
         """Check the replicas of a node after a step.
 
-        A node that has failed in the step is checked too, because its responses are sent. Raises
-        `InvariantViolationError` if an invariant does not hold.
+        A node that has failed during the step is checked too, because its responses are sent.
+        Raises `InvariantViolationError` if an invariant does not hold.
         """
         self.step += 1
         if not isinstance(node, BrokerNode):

@@ -53,7 +53,7 @@ _VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
 _VERSIONS_V2: Final[Mapping[str, int]] = MappingProxyType(
     {**_VERSIONS, "end_txn": 5, "produce": 12, "txn_offset_commit": 5}
 )
-"""The versions with transaction.version 2 (KIP-890): implicit AddPartitions and epoch bumps."""
+"""The API versions for transaction.version 2 (KIP-890): implicit AddPartitions and epoch bumps."""
 
 
 @lru_cache(maxsize=512)
@@ -62,12 +62,12 @@ def _records_of(batch: bytes) -> tuple[Record, ...]:
 
 
 def records_of(batch: memoryview) -> tuple[Record, ...]:
-    """Return the records of a batch. Several clients and the checks decode the same batches."""
+    """Return the records of a batch. The result is cached for the clients and the checks."""
     return _records_of(bytes(batch))
 
 
 COMPARED: Final = 100
-"""One in this number of requests is also encoded with kio."""
+"""One of this many requests is also encoded with kio."""
 
 _HEADER: Final = struct.Struct(">hhih")
 
@@ -78,7 +78,7 @@ class EncodingError(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Request:
-    """A request for one API and version. `body` is encoded, and retries use it again."""
+    """A request for one API and version. `body` is encoded once and reused in retries."""
 
     api_key: int
     version: int

@@ -252,7 +252,7 @@ class Network:
     ) -> None:
         """Delay frames, or only requests, from one host to another until the time `until_ms`.
 
-        With `slow_ms`, some of the frames have a delay of up to `slow_ms` instead.
+        If `slow_ms` is positive, only some of the frames are delayed, each by up to `slow_ms`.
         """
         self._cuts[source, target] = _Cut(
             until_ms=until_ms, slow_ms=slow_ms, requests_only=requests_only

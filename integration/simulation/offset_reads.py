@@ -5,7 +5,7 @@ replicated (Kafka's `GroupCoordinatorService.fetchOffsets`, a write operation wi
 offset includes every commit that was acknowledged before the request was sent. There is one
 exception, which Kafka has too: a replaced coordinator that does not know its successor returns the
 offset in its own log. This offset must include every commit that was acknowledged before the
-successor was elected. Kafka does not prevent this, because OffsetFetch of the classic protocol
+successor was elected. Kafka does not prevent this, because OffsetFetch in the classic protocol
 contains neither a leader epoch nor a generation.
 """
 
@@ -125,7 +125,7 @@ def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object
 def fetch_offset(
     coordinator: Coordinator, checker: InvariantChecker, group_id: str, partition: TopicPartition
 ) -> Step:
-    """Return the `OffsetRead` of a group's stable offset. Retry while it is unstable."""
+    """Return the `OffsetRead` for a group's offset. Retry while the offset is unstable."""
     last: list[_SentRead] = []
 
     def sending(broker_id: int) -> None:

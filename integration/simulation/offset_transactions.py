@@ -1,7 +1,8 @@
 """Offsets that a group member commits in transactions of its own producer (KIP-447).
 
 Each process has its own transactional id, as with exactly-once version 2 of Kafka Streams. The
-group coordinator rejects commits of an earlier generation. Then the transaction is aborted.
+group coordinator rejects commits from an earlier generation, and the process then aborts the
+transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from integration.simulation.messages import request
 from integration.simulation.transactional_producer import CONCURRENT, FENCED, TIMEOUT_MS
 
 NOT_COMMITTED: Final = ErrorCode.transaction_abortable
-"""The result of a commit whose transaction was aborted, because it was open for too long."""
+"""The result of a commit whose transaction was aborted because it had been open for too long."""
 
 
 class OffsetTransactions:

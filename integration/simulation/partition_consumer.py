@@ -68,7 +68,7 @@ class PartitionConsumer:
     """Client that reads one partition with isolation level read_uncommitted or read_committed.
 
     With `reads_from_followers`, it fetches from random replicas (KIP-392). After an
-    OFFSET_OUT_OF_RANGE error of a follower, whose log may be shorter, it fetches from the leader.
+    OFFSET_OUT_OF_RANGE error from a follower, whose log may be shorter, it fetches from the leader.
     """
 
     def __init__(

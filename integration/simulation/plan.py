@@ -1,6 +1,6 @@
 """The plan for a seed: the cluster, its clients, and the faults with their times.
 
-The plan contains all random choices of a run as values. They can be printed, and they can be
+The plan contains all random choices of a run as values. These values can be printed, and can be
 removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so runs
 vary more. Invariant: a plan depends only on its seed.
 """
@@ -180,7 +180,7 @@ def _settings(random: Random) -> Settings:
 
 
 def _with_topology(settings: Settings, seed: int) -> Settings:
-    """Return the settings with another number of brokers, replicas and coordinators in some runs.
+    """Return the settings, in some runs with other numbers of brokers, replicas and coordinators.
 
     `min.insync.replicas` is at most the replication factor, like Kafka's effective value.
     """
@@ -198,7 +198,7 @@ def _with_topology(settings: Settings, seed: int) -> Settings:
 
 
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
-    """Return a list with a fault that requires eligible leader replicas, or an empty list."""
+    """Return at most one fault, which the records survive only on eligible leader replicas."""
     random = Random(f"last replica {seed}")
     if settings.min_insync_replicas < 2 or random.random() < 0.75 or settings.brokers > 3:
         return []

@@ -4,7 +4,7 @@ An idempotent producer uses acks=all, retries without limit and has up to five b
 partition, as Kafka's producer does. The acks=1 producer has no producer id. Its records may be
 lost, in which case the replicas' logs diverge.
 
-Invariant of the idempotent producer: it sends and retries the batches of a partition in order. It
+Invariant for the idempotent producer: it sends and retries the batches of a partition in order. It
 never sends a batch five or more positions after an unacknowledged batch, because the broker keeps
 the sequences of only five batches. It sends the first batch of a producer id alone, because a
 partition accepts any sequence from an unknown producer id. Modeled on Kafka's `Sender`,
@@ -55,7 +55,7 @@ MAY_BE_APPENDED: Final = frozenset(
         ErrorCode.network_exception,
     }
 )
-"""Error codes of batches that may be in the log. All other error codes are definite."""
+"""Error codes of batches that may be in the log. With others, the batch is not in the log."""
 
 
 def produce_request(

@@ -53,7 +53,7 @@ IDLE_LIMIT_MS: Final = 30_000
 """Several times the usual duration: correct runs become idle after about four seconds."""
 CHECK_INTERVAL_MS: Final = 250
 _DELETE_RETENTION_MS: Final = 6_000
-"""This is longer than any follower is down."""
+"""No follower is down for longer than this."""
 
 
 class Work(Protocol):
@@ -319,7 +319,7 @@ class _Run:
         self._work.append(member)
 
     def _start_member(self, history: GroupHistory, number: int, incarnation: int) -> None:
-        # A late OffsetCommit of the same generation overwrites a newer offset, in Kafka too.
+        # A late OffsetCommit from the same generation overwrites a newer offset, in Kafka too.
         settings = self.plan.settings
         client = self._client(f"member-{number}/{incarnation}", resets=True)
         transactions = OffsetTransactions(client, is_v2=settings.transaction_version >= 2)

@@ -1,7 +1,7 @@
 """Search for a shorter run that also fails.
 
-Removes faults, clients and network problems from a failing plan as long as it still fails, up to a
-maximum number of runs. Invariant: the returned run was executed and failed.
+Removes faults, clients and network problems from a failing plan if the plan still fails without
+them. The number of runs is limited. Invariant: the returned run was executed and failed.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class TransactionalProducer:
     def _finish(self) -> Step:
         """Check the group offset after the transaction of the last process has ended.
 
-        A replaced coordinator cannot know all transactions, so another coordinator must answer.
+        A replaced coordinator may not know all transactions, so its successor must respond.
         """
         yield from self._begin()
         read: OffsetRead = yield from self._check_offset()
@@ -224,7 +224,7 @@ class TransactionalProducer:
             raise _FencedError
         if random.random() < 0.2:
             yield Sleep(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
-        elif self._has_retried_end:  # The first request may still arrive, in this transaction.
+        elif self._has_retried_end:  # The first request may still arrive during this transaction.
             yield Sleep(ms=TIMEOUT_MS - 500)
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
         if random.random() < 0.3:  # The coordinator may still be writing markers.

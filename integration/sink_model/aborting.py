@@ -98,7 +98,7 @@ def fence(action: DriverAction) -> Transitions:
 def _check_not_rejected(action: DriverAction) -> None:
     """Check that, with version 1, InitProducerId does not abort the batch's own decision.
 
-    Otherwise InitProducerId would be rejected, and abort() would leave the tasks' transactions
+    Otherwise, InitProducerId would be rejected, and abort() would leave the tasks' transactions
     open.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
@@ -112,7 +112,7 @@ def _check_not_rejected(action: DriverAction) -> None:
 
 
 def read(action: DriverAction) -> Transitions:
-    """Look for the driver's decision in the commit topic (`abort.read`)."""
+    """Search the commit topic for the driver's decision (`abort.read`)."""
     decisions = read_commit_topic(action.case, action.state).values()
     names = {(record.query, record.number) for record in decisions}
     is_decided = any(

@@ -3,9 +3,9 @@
 This reduces the number of states. Invariant: a state and its canonical form have the same behavior,
 except that partitions and epochs may have different numbers.
 
-Partitions are symmetric. They are sorted by their values, so every run explores the same states. Of
-the sink id's epochs, only the current one and the previous one are distinguished from older epochs.
-An attempt whose plan has been fenced has no owner.
+Partitions are symmetric. They are sorted by their values, so every run explores the same states.
+Only the current and the previous epoch of the sink id are distinguished; all older epochs are
+equivalent. An attempt whose plan has been fenced has no owner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A case: one configuration of the model (TLC calls it a model).
 
-Defines drivers, queries, transaction version and fault budget. Invariant: two runs of a case
-explore the same states.
+Defines the drivers, the queries, the transaction version and the fault budget. Invariant: two runs
+of a case explore the same states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BY_DELAYED_INIT = "a delayed InitProducerId"
 BY_SWEEP = "a sweep"
 BY_ITSELF = "the attempt itself"
 BY_ROLL_FORWARD = "roll-forward"
-"""The possible causes of a transaction's end."""
+"""The possible reasons why a transaction ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,14 @@ class Case:
     queries share one sink id. `batches` is the number of batches per query, and `version` is
     `transaction.version`. With `ids_wrap`, all plans of all runs have the same generation, unless
     an unfinished decision contains ids of this generation. Without `ids_wrap`, each plan has its
-    own generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused: the
-    invariants hold nevertheless. With `same_ids`, all attempts of a task have the same id. This
+    own generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused, and
+    the invariants must still hold. With `same_ids`, all attempts of a task have the same id. This
     sharing can happen after Spark has repeated a stage. With `halves`, a task writes its rows in
     two requests. With `slow_decisions`, other actions can happen between an EndTxn for the sink id
-    and its marker. With `slow_markers`, they can happen between an EndTxn for a task id and its
-    markers. With `late_inits`, a copy of an InitProducerId request can be delayed. `empty` contains
-    one number per partition, in which each set bit represents a batch without rows. `mutation`
-    names a deliberate error in the protocol.
+    and its marker. With `slow_markers`, other actions can happen between an EndTxn for a task id
+    and its markers. With `late_inits`, a copy of an InitProducerId request can be delayed. `empty`
+    contains one number per partition, in which each set bit represents a batch without rows.
+    `mutation` names a deliberate error in the protocol.
     """
 
     name: str
@@ -96,10 +96,10 @@ class Case:
         return first | self.row(query, batch, 1) if self.halves else first
 
     def may_abort_decided(self, who: str) -> bool:
-        """Return whether a transaction of a decided batch may be aborted for this reason.
+        """Return whether a decided transaction may be aborted for this reason.
 
-        If it is, the protocol detects that rows are lost. With transaction version 1, a stalled
-        sweep may fence an attempt of a much later batch if the attempt has the same id.
+        If it is aborted, the protocol detects that rows are lost. With transaction version 1, a
+        stalled sweep may fence an attempt of a much later batch if the attempt has the same id.
         """
         if who == BY_LATE_TASK:
             return self.ids_wrap or self.same_ids

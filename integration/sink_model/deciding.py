@@ -144,7 +144,7 @@ def _undetermined(action: DriverAction, state: State) -> State:
 
 
 def _decided(action: DriverAction, state: State) -> State:
-    """Begin to roll forward all entries of the decision."""
+    """Start to roll forward all entries of the decision."""
     if action.case.mutation == ROLL_FORWARD_BEFORE_DECIDING:
         return action.go_to(state, labels.COMMIT_MARK)
     ((query, number),) = action.driver.unfinished

@@ -4,7 +4,7 @@ Maps each value of the program counter to its action. Invariant: one action is o
 reaches its broker, together with its response. A killed driver is a driver that takes no further
 action, and a stalled driver acts later, so the model needs no actions for kills and stalls.
 
-Usually a request gets a response. While the fault budget contains `lost_responses`, the response
+Usually, a request receives a response. If the fault budget contains `lost_responses`, the response
 can be lost, and the request or a copy of it can be delayed. A sweep has three labels: list, check
 the owner, fence.
 """

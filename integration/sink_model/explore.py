@@ -29,8 +29,8 @@ class Outcome:
 
     `is_complete` is false after a violation or if there were too many states.
 
-    `trace` is the counterexample, with one line per action. It ends at the state whose next action
-    violates the invariant, or when a fresh driver ends.
+    `trace` is the counterexample, with one line per action. The trace ends at the state whose next
+    action violates the invariant, or with the actions of a fresh driver.
     """
 
     case: Case

@@ -85,7 +85,7 @@ class Marker(NamedTuple):
 class Attempt(NamedTuple):
     """A task attempt, with its phase and producer epoch.
 
-    `owner` and `generation` are from the plan. `owner` is the epoch of the sink id. It is NONE
+    `owner` and `generation` come from the plan. `owner` is the epoch of the sink id. It is NONE
     after `task.look`, or if the attempt can no longer pass this check.
     """
 

@@ -6,9 +6,9 @@ the listed epoch.
 
 The model is simpler than the code in three respects. The list is complete, so one round is
 sufficient. An initialized id without a transaction is listed only if an attempt can still use it,
-because fencing it has no effect otherwise. (With version 1, the code uses the timeout of an id to
-recognize that a sweep has fenced it.) Decided transactions need no special case: all of them have
-ended.
+because fencing an id that no attempt can use has no effect. (With version 1, the code uses the
+timeout of an id to recognize that a sweep has fenced it.) Decided transactions need no special
+case: all of them have ended.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ request of a step to the actions that can include the request. A trace is valid 
 beginning of a path through these actions, because a process can die at any point. Invariant:
 nothing here is derived from the connector's code.
 
-A trace contains no values. The runs check the values indirectly, through the rows and offsets.
+A trace contains no values. The failpoint matrix and the simulation check the values indirectly,
+through the rows and offsets.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _ROUNDS: Final[Mapping[int, int]] = {
     labels.COMMIT_SWEEP_FENCE: labels.COMMIT_SWEEP,
     labels.ABORT_SWEEP_FENCE: labels.ABORT_SWEEP,
 }
-"""The model's lists are complete. The code lists ids again until there are none left."""
+"""The model's lists are complete. The code lists ids repeatedly until there are none left."""
 
 _STARTS: Final = frozenset({labels.PLAN_FENCE, labels.TASKS, labels.ABORT_LOOK, _TASK_INIT})
 """The first actions of planning, commit(), abort() and a task attempt."""

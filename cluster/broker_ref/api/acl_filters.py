@@ -1,6 +1,6 @@
 """The ACL filters in DescribeAcls and DeleteAcls requests.
 
-As in Kafka, a request that contains the code 0 (UNKNOWN) is malformed, and the broker closes the
+As in Kafka, a request that contains code 0 (UNKNOWN) is malformed, and the broker closes the
 connection. Codes that Kafka does not define are valid in a request, but match no ACL.
 """
 
@@ -58,4 +58,4 @@ class RequestedFilter:
 def check_known(*codes: int) -> None:
     """Raise MalformedRequestError if a code is 0 (UNKNOWN)."""
     if 0 in codes:
-        raise MalformedRequestError("an ACL or a filter contains the code 0 (UNKNOWN)")
+        raise MalformedRequestError("an ACL or a filter contains code 0 (UNKNOWN)")

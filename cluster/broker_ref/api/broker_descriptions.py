@@ -1,6 +1,6 @@
 """The effective configs of a broker, their sources and their synonyms.
 
-The response contains all of Kafka's configs, and unknown configs that are set. The values of
+The response contains all of Kafka's configs and all unknown configs that are set. The values of
 unknown configs are hidden. Configs that are internal in Kafka are described only if they are set.
 Source: `kafka.server.ConfigHelper`.
 """
@@ -44,7 +44,7 @@ _SYNONYMS: Final = MappingProxyType(
 def describe_broker_configs(
     configs: DynamicBrokerConfig, identity: Mapping[str, str]
 ) -> list[DescribedConfig]:
-    """Return all configs of a broker. `identity` contains further static configs."""
+    """Return all configs of a broker. `identity` contains additional static configs."""
     levels = replace(configs.levels, static={**configs.levels.static, **identity})
     names = dict.fromkeys(
         [*(name for name in CONFIG_KEYS if name not in INTERNAL_CONFIGS), *levels.names()]
@@ -87,7 +87,10 @@ def _describe(name: str, levels: ConfigLevels) -> DescribedConfig:
 
 
 def _printed(key: ConfigKey, text: str) -> str | None:
-    """Return the value as Kafka prints it. An invalid value, which has no effect, is unchanged."""
+    """Return the value as Kafka prints it.
+
+    An invalid value has no effect and is returned unchanged.
+    """
     try:
         return key.text(key.parse(text))
     except InvalidBrokerConfigError:

@@ -1,8 +1,8 @@
 """The log levels of the broker's loggers (type BROKER_LOGGER, KIP-412).
 
-The loggers are Python loggers. `root` is the logger of the package, so the loggers of other
-programs in the same process do not change. Brokers in the same process share their loggers. The
-levels are not stored. Source: Kafka's `RuntimeLoggerManager` and `LoggingController`.
+The loggers are Python loggers. `root` is the logger of the package, so the loggers of other code in
+the same process do not change. Brokers in the same process share their loggers. The levels are not
+stored. Source: Kafka's `RuntimeLoggerManager` and `LoggingController`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVELS: Final = MappingProxyType(
         "FATAL": logging.CRITICAL,
     }
 )
-"""Kafka's log levels and the corresponding levels of Python, in ascending order."""
+"""Kafka's log levels and the corresponding Python levels, in ascending order."""
 
 _UNKNOWN_TYPE: Final = 0
 

@@ -1,4 +1,4 @@
-"""The configs of a subscription to client metrics.
+"""The configs of a client metrics subscription.
 
 The subscription need not exist. Source: `kafka.server.ConfigHelper.createClientMetricsConfigEntry`.
 """

@@ -1,4 +1,4 @@
-"""Checks for API handlers whether the consumer group protocol is enabled."""
+"""The check in API handlers that the consumer group protocol is enabled."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from broker_ref.transaction.coordinator import TransactionCoordinator
 Context = TypeVar("Context")
 
 NO_THROTTLE_MS: Final = 0
-"""The throttle time of every response. There are no quotas."""
+"""The throttle time in every response, because there are no quotas."""
 
 OPERATIONS_NOT_REQUESTED: Final = -(2**31)
 """The value of an authorized operations field that the client did not request."""
@@ -60,8 +60,8 @@ class Call:
 class Broker:
     """The components of the broker that handlers use.
 
-    `metadata` is the cluster metadata that this broker has applied. `apis` returns all served APIs.
-    `authorizer` is None if none is configured.
+    `metadata` is the cluster metadata that this broker has applied. `apis` returns all APIs that
+    the broker serves. `authorizer` is None if no authorizer is configured.
     """
 
     configs: DynamicBrokerConfig
@@ -95,7 +95,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class NoOpResponse:
-    """A result for which no response is sent, because the client does not expect one."""
+    """A result for which no response is sent, because the client expects none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,10 @@ NO_OP_RESPONSE: Final = NoOpResponse()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """An operation that the client must be authorized for. Otherwise the whole request fails.
+    """An operation for which the client must be authorized.
 
-    `name` returns the name of the resource in the request. If `alternative` is set, authorization
-    for that operation is also sufficient.
+    If access is denied, the whole request fails. `name` returns the name of the resource in the
+    request. If `alternative` is set, authorization for that operation is also sufficient.
     """
 
     operation: AclOperation
@@ -161,9 +161,9 @@ class Api(Generic[Context]):
     The handler's first argument is a `Broker`, or on the controller a `ControllerContext`.
     `requires` contains the required permissions in the order in which Kafka checks them. Handlers
     check all other permissions. `validate` raises MalformedRequestError for a message that Kafka
-    cannot decode. The connection is then closed. `advertised_from` is set if the lowest version in
-    ApiVersions responses differs from the lowest supported version. `unstable_from` is the first
-    version that requires `unstable.api.versions.enable`.
+    cannot decode. The node then closes the connection. `advertised_from` is set if the lowest
+    version in ApiVersions responses differs from the lowest supported version. `unstable_from` is
+    the first version that requires `unstable.api.versions.enable`.
     """
 
     key: int

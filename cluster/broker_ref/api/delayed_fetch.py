@@ -2,15 +2,15 @@
 
 Purpose: read partitions within the limits of a response, decide whether the fetch waits, and check
 a partition again only after it has changed. Invariants: a waiting fetch does not read records, and
-`_available_bytes` is the sum of the available bytes of all partitions at their last check. A
-partition that has not changed since the client's last fetch is not read, and needs no work at all
-if it is idle in the session (`fetch_session_cache`). Source:
+`_available_bytes` is the sum of the available bytes in all partitions at their last check. A
+partition that has not changed since the client's last fetch is not read. If the partition is also
+idle in the session, it is not even checked (`fetch_session_cache`). Source:
 `kafka.server.ReplicaManager.fetchMessages` and `kafka.server.DelayedFetch`.
 
 A fetch completes in one of these cases:
 
 - At least `min_bytes` bytes are available between the fetch offsets and the end offsets. Each
-  partition contributes at most `partition_max_bytes`, and nothing while it is throttled.
+  partition contributes at most `partition_max_bytes`. A throttled partition contributes nothing.
 - A fetch offset is in an older segment than the end offset.
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
@@ -18,7 +18,7 @@ A fetch completes in one of these cases:
 - The session was removed, for example because a new session replaced it. The removed session does
   not report changes of its idle partitions.
 
-A diverging log is not a separate case, because it requires a leader change.
+A diverging log is not a separate case, because logs diverge only after a leader change.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DelayedFetch:
     _error_responses: PartitionResponses = field(default_factory=dict)
     """The error responses for partitions whose log position could not be determined."""
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
-    """The available bytes of each partition. Partitions without available bytes are omitted."""
+    """The available bytes in each partition. Partitions without available bytes are omitted."""
     _available_bytes: int = 0
     _changed: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
 
@@ -215,7 +215,7 @@ class DelayedFetch:
         return self._available_bytes >= self.limits.min_bytes
 
     def _available_in(self, cached: CachedPartition) -> int | None:
-        """Return the available bytes of a partition, or None if the fetch must complete.
+        """Return the available bytes in a partition, or None if the fetch must complete.
 
         Raises: ApiError or LogError if the partition cannot be read.
         """

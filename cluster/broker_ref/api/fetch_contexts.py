@@ -60,7 +60,7 @@ class SessionlessFetchContext:
         return ()
 
     def take_changed(self) -> list[CachedPartition]:
-        """Return the changed partitions of the session that are not yet in `partitions`."""
+        """Return the watched partitions of the session that have changed since the last call."""
         return []
 
     def begin_idle(
@@ -119,7 +119,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
     @property
     def is_obsolete(self) -> bool:
-        """Return whether the session was removed or the client has sent a later request."""
+        """Return whether the session was removed or has received a later request."""
         return self.session.is_removed or self._is_superseded
 
     @property
@@ -184,7 +184,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
 
 def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetchContext:
-    """Return the context of a request.
+    """Return the context for a request.
 
     Raises: ApiError if the session id or the session epoch is invalid.
     """
@@ -267,7 +267,7 @@ def _update_cached(partition: CachedPartition, response: PartitionResponse) -> N
     After an error or a diverging epoch, a high watermark of -1 is stored, so the next response
     contains the partition. A follower that receives a diverging epoch truncates its log and does
     not apply the high watermark. Kafka stores the high watermark even after a diverging epoch, so
-    the follower's high watermark may lag until the next change.
+    in Kafka the follower's high watermark may lag until the next change.
     """
     diverges = response.diverging_epoch is not NOT_DIVERGING
     partition.high_watermark = -1 if diverges else response.high_watermark

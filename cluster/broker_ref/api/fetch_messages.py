@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_session_cache import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of a topic to read. Requests contain topic ids from version 13 on."""
+    """The partitions to read in a topic. Requests contain topic ids from version 13 on."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""
@@ -91,7 +91,7 @@ class EpochEndOffset:
 NOT_DIVERGING: Final = EpochEndOffset()
 
 NO_PREFERRED_REPLICA: Final = -1
-"""The value of `preferred_read_replica` if the client keeps reading from its current replica."""
+"""The value of `preferred_read_replica` if the client continues to use its current replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     topic: str
     topic_id: Uuid

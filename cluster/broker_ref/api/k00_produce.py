@@ -1,11 +1,11 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-With acks=0 the broker sends no response, but it closes the connection after an error. With acks=1
-it responds after the leader has appended the batch. With acks=-1 ("all") it responds when the high
-watermark has passed the batch, or with REQUEST_TIMED_OUT at the timeout. Other values are rejected
-with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR is too small before the
-append, NOT_ENOUGH_REPLICAS_AFTER_APPEND if it became too small afterwards, and
-NOT_LEADER_OR_FOLLOWER if the leader has changed.
+With acks=0, the broker sends no response, but it closes the connection after an error. With acks=1,
+it responds after the leader has appended the batch. With acks=-1 ("all"), it responds when the high
+watermark has passed the batch. If the timeout expires first, the error is REQUEST_TIMED_OUT. Other
+values of acks are rejected with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR
+is too small before the append, NOT_ENOUGH_REPLICAS_AFTER_APPEND if it is too small after the
+append, and NOT_LEADER_OR_FOLLOWER if the leader has changed.
 
 The request contains one batch per partition, in message format v2. The log validates each batch.
 Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
@@ -125,7 +125,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     name: str
     topic_id: Uuid
@@ -153,7 +153,7 @@ class ProducePartitionStatus:
 class DelayedProduce:
     """An acks=all request that is waiting for replication (Kafka's `DelayedProduce`).
 
-    The response is sent when the outcome of every partition is known, or at the timeout.
+    The response is sent when the outcome for every partition is known, or at the timeout.
     """
 
     broker: Broker
@@ -233,7 +233,7 @@ class DelayedProduce:
 
 @dataclass(slots=True, kw_only=True)
 class PendingAppend:
-    """A batch to append, or the error of a rejected batch.
+    """A batch to append, or the error for a rejected batch.
 
     `header` is set only for transactional batches.
     """
@@ -421,7 +421,7 @@ def _leader_elsewhere(
 
 
 def _check_codec(call: Call, records: bytes) -> None:
-    """Reject a codec that the version of the request does not support.
+    """Reject a codec that the request version does not support.
 
     Source: `ProduceRequest.validateRecords`.
     """

@@ -14,7 +14,7 @@ later one, or -1 if there is none. Negative timestamps are constants:
 Other constants, and constants that require a later version, are rejected with UNSUPPORTED_VERSION.
 A partition that occurs more than once in a request gets one INVALID_REQUEST response. The broker
 checks the client's leader epoch, and returns the leader epoch of the offset (version 4, KIP-320).
-Replicas see all records up to the log end offset. Their `replica_id` is a broker id, or -2 for
+Replicas can read all records up to the log end offset. Their `replica_id` is a broker id, or -2 for
 debugging. Followers also serve requests with the `replica_id` -2.
 
 A new leader rejects consumers while its high watermark is below the start of its leader epoch. For
@@ -100,7 +100,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]
@@ -115,7 +115,7 @@ class ListOffsetsResponse:
 
 
 def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up the offset of every requested partition."""
+    """Look up the offset for every requested partition."""
     named = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics

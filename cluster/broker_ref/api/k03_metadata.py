@@ -2,13 +2,13 @@
 
 If `topics` is null (or empty in version 0), the broker describes all topics. The broker creates a
 missing topic if both `auto.create.topics.enable` and the request allow it. As in Kafka, the
-response still contains UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Responses contain topic
-ids from version 10 on (KIP-516), and requests from version 12 on. The error for an unknown topic id
-is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
+response still contains UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Topic ids are used in
+responses from version 10 on (KIP-516) and in requests from version 12 on. The error for an unknown
+topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
 LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers, and
-returns REPLICA_NOT_AVAILABLE if replicas are omitted. Topics that the client may not describe are
-omitted or get TOPIC_AUTHORIZATION_FAILED, whether they exist or not. Authorized operations are
-returned on request (version 8, KIP-430). Source:
+returns REPLICA_NOT_AVAILABLE if replicas are omitted. If all topics are requested, topics that the
+client may not describe are omitted. Otherwise, such topics get TOPIC_AUTHORIZATION_FAILED, even if
+they do not exist. Authorized operations are returned on request (version 8, KIP-430). Source:
 `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
@@ -108,7 +108,7 @@ class MetadataResponse:
 
 
 def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResponse:
-    """Describe the requested topics, and create missing topics if this is allowed."""
+    """Describe the requested topics, and create missing topics if allowed."""
     requested = request.topics
     if requested and not all(_is_allowed(topic, call.version) for topic in requested):
         return _invalid(requested)
@@ -147,7 +147,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _is_allowed(topic: RequestedTopic, version: int) -> bool:
-    """Return whether this request version allows the topic to be identified in this way."""
+    """Return whether this request version supports topic ids or the topic is identified by name."""
     return version >= FIRST_VERSION_BY_TOPIC_ID or (
         topic.name is not None and topic.topic_id == ZERO_UUID
     )
@@ -242,7 +242,7 @@ def _automatic(broker: Broker, name: str) -> NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reachable:
-    """The ids of all live brokers, and of those that have the listener of the client."""
+    """The ids of all live brokers, and of the live brokers that have the client's listener."""
 
     live: frozenset[int]
     by_listener: frozenset[int]
@@ -258,7 +258,7 @@ class _Reachable:
         )
 
     def only(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the replicas that have the listener of the client."""
+        """Return the replicas on brokers that have the client's listener."""
         return tuple(replica for replica in replicas if replica in self.by_listener)
 
 

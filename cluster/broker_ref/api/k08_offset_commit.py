@@ -1,16 +1,16 @@
-"""OffsetCommit (8), versions 2 to 10: store committed offsets of a group.
+"""OffsetCommit (8), versions 2 to 10: store committed offsets for a group.
 
 A client that is not a member of the group commits with generation -1, which is allowed only if the
 group has no members. A member commits with its member id and generation. Invalid ids are rejected
 with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment
 gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
 member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
-ILLEGAL_GENERATION before version 9. A member of a consumer group sends its epoch, from version 9
-on. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has owned the
+ILLEGAL_GENERATION before version 9. From version 9 on, a member of a consumer group sends its
+epoch. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has owned the
 partitions since that epoch (KIP-848, KIP-1251).
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
-because requests then contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
+because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
 longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets in the
 request. The broker responds when the offsets have been replicated to all in-sync replicas of the
 offsets partition. The retention time in requests of versions 2 to 4 applies only to the offsets in
@@ -73,7 +73,7 @@ class OffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -81,7 +81,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition results of a topic."""
+    """The partition results for a topic."""
 
     name: str
     topic_id: Uuid

@@ -9,15 +9,16 @@ With `require_stable` (version 7, KIP-447), the broker reads the latest offsets 
 request arrives. Before it responds, it waits until the records that are already in the group's
 partition of `__consumer_offsets` are replicated, including the records of other groups. It waits at
 most `offsets.commit.timeout.ms`. The broker returns NOT_COORDINATOR if the wait times out or the
-broker loses the leadership. Clients then look up the coordinator again. The lookup is necessary
-because another broker may already be the coordinator. A partition with a pending offset of an open
+broker loses leadership. Clients then look up the coordinator again. The lookup is necessary because
+another broker may already be the coordinator. A partition with a pending offset of an open
 transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the broker returns the last
 replicated offset that was committed before the transaction.
 
-A member of a consumer group that sends an epoch other than its current one gets STALE_MEMBER_EPOCH
-(version 9, KIP-848). Requests contain topic ids from version 10 on. The error for an unknown topic
-id is UNKNOWN_TOPIC_ID. Source: `kafka.server.KafkaApis.handleOffsetFetchRequest` and
-`GroupCoordinatorService.fetchOffsets`, which uses an empty write operation to wait.
+If a member of a consumer group sends an epoch other than its current epoch, the error is
+STALE_MEMBER_EPOCH (version 9, KIP-848). Requests contain topic ids from version 10 on. The error
+for an unknown topic id is UNKNOWN_TOPIC_ID. Source:
+`kafka.server.KafkaApis.handleOffsetFetchRequest` and `GroupCoordinatorService.fetchOffsets`, which
+uses an empty write operation to wait.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     name: str
     topic_id: Uuid
@@ -94,7 +95,7 @@ class TopicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResponse:
-    """The topic responses of a group."""
+    """The topic responses for a group."""
 
     group_id: str
     topics: tuple[TopicResponse, ...] = ()
@@ -131,7 +132,7 @@ class _OffsetQuery:
 class DelayedOffsetFetch:
     """An OffsetFetch request that is waiting for the last write to each group's partition.
 
-    `groups` contains the offsets in the broker's log when the request arrived.
+    `groups` contains the offsets that were in the broker's log when the request arrived.
     """
 
     call: Call
@@ -146,7 +147,7 @@ class DelayedOffsetFetch:
         return self.expire(now_ms)
 
     def expire(self, now_ms: int) -> OffsetFetchResponse:
-        """Return the offsets of the groups whose last write is replicated.
+        """Return the offsets of the groups whose last write has been replicated.
 
         The other groups get an error.
         """

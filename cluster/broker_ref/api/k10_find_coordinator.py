@@ -2,10 +2,10 @@
 
 The coordinator of a key is the leader of the key's partition of `__consumer_offsets` or
 `__transaction_state`. If this topic does not exist, the broker requests its creation and returns
-COORDINATOR_NOT_AVAILABLE, and clients retry. As in Kafka, the topic is never created if there are
-fewer brokers than replicas. The error message and the broker's log then contain the reason. From
-version 4 on, a request can contain several keys (KIP-699). Unknown key types are rejected with
-INVALID_REQUEST. Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
+COORDINATOR_NOT_AVAILABLE. Clients then retry. As in Kafka, the topic is never created if there are
+fewer brokers than required replicas. The error message and the broker's log then contain the
+reason. From version 4 on, a request can contain several keys (KIP-699). Unknown key types are
+rejected with INVALID_REQUEST. Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """
 
 from __future__ import annotations

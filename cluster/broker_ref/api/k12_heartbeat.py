@@ -1,6 +1,6 @@
 """Heartbeat (12), versions 0 to 4: keep the session of a member alive.
 
-The error is REBALANCE_IN_PROGRESS if the member has to rejoin, ILLEGAL_GENERATION if it missed a
+The error is REBALANCE_IN_PROGRESS if the member must rejoin, ILLEGAL_GENERATION if it missed a
 rebalance, UNKNOWN_MEMBER_ID if its session has expired, and FENCED_INSTANCE_ID (version 3) if
 another member with the same instance id has replaced it. Heartbeats succeed while the group is
 being loaded. Source: `kafka.server.KafkaApis.handleHeartbeatRequest`.

@@ -40,7 +40,7 @@ class LeaveGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResponse:
-    """The error code of a member."""
+    """The error code for a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -49,7 +49,7 @@ class MemberResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """A LeaveGroup response. Up to version 2 it contains a single error code."""
+    """A LeaveGroup response. Up to version 2, it contains a single error code."""
 
     error_code: ErrorCode
     members: tuple[MemberResponse, ...]

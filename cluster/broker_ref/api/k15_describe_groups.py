@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0 to 6: the state and the members of groups.
 
-The metadata of members is returned only for groups in state Stable. A group that does not exist is
-reported in state Dead. From version 6 on, its error is GROUP_ID_NOT_FOUND, with a message
+The metadata of members is returned only for groups in the Stable state. A group that does not exist
+is reported in the Dead state. From version 6 on, its error is GROUP_ID_NOT_FOUND, with a message
 (KIP-1043). Source: `kafka.server.KafkaApis.handleDescribeGroupsRequest`.
 """
 

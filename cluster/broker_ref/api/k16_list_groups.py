@@ -21,7 +21,7 @@ from broker_ref.security.acls import AclOperation, ResourceType
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-"""The types of groups."""
+"""The group types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """SaslHandshake (17), versions 0 and 1: choose a SASL mechanism.
 
 On a SASL listener, `node.authentication` handles the request before a client is authenticated and
-when it re-authenticates. In all other cases the error is ILLEGAL_SASL_STATE. Source:
+when it re-authenticates. In all other cases, the error is ILLEGAL_SASL_STATE. Source:
 `kafka.server.KafkaApis.handleSaslHandshakeRequest`.
 """
 

@@ -1,10 +1,9 @@
 """ApiVersions (18), versions 0 to 4: the APIs and versions that this broker supports.
 
-The response is derived from the list of APIs. If the version of the request is not supported, the
-broker cannot parse the request. It then sends a version 0 response with the error
-UNSUPPORTED_VERSION and the supported versions of ApiVersions (`unsupported_version`). The client
-can then retry (KIP-511, KIP-896). An invalid client software name or version is rejected with
-INVALID_REQUEST.
+The response is derived from the list of APIs. If the request version is not supported, the broker
+cannot parse the request. It then sends a version 0 response with the error UNSUPPORTED_VERSION and
+the supported versions of ApiVersions (`unsupported_version`). The client can then retry (KIP-511,
+KIP-896). An invalid client software name or version is rejected with INVALID_REQUEST.
 
 From version 3 on, the response contains the supported and the finalized features (KIP-584). The
 epoch of the finalized features is the offset of the last applied metadata record. Version 3 omits
@@ -59,7 +58,7 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizedFeature:
-    """A finalized feature. In KRaft both version levels are equal."""
+    """A finalized feature. In KRaft, both version levels are equal."""
 
     name: str
     max_version_level: int
@@ -90,7 +89,7 @@ def api_versions(
     *,
     version: int,
 ) -> ApiVersionsResponse:
-    """Return the response of a node with these APIs and this metadata."""
+    """Return the response for a node with these APIs and this metadata."""
     for software in (request.client_software_name, request.client_software_version):
         if software is not None and _SOFTWARE.fullmatch(software) is None:
             return ApiVersionsResponse(error_code=ErrorCode.invalid_request)

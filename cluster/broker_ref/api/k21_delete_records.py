@@ -1,10 +1,10 @@
 """DeleteRecords (21), versions 0 to 2: advance the log start offset (KIP-107).
 
-Records below the requested offset can no longer be read. The offset -1 represents the high
+Records below the requested offset can no longer be read. Offset -1 represents the high
 watermark. The response contains the low watermark, which is the minimum log start offset of all
 live replicas. Followers report their log start offset with each fetch. The broker responds when all
-live replicas have reached the requested offset, or with REQUEST_TIMED_OUT. The new log start offset
-survives a crash.
+live replicas have reached the requested offset. If the timeout expires first, the error is
+REQUEST_TIMED_OUT. The new log start offset survives a crash.
 
 The error is OFFSET_OUT_OF_RANGE if the offset is above the high watermark, POLICY_VIOLATION if the
 cleanup policy is `compact`, INVALID_TOPIC_EXCEPTION for an internal topic, and
@@ -64,7 +64,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]
@@ -106,7 +106,7 @@ class DelayedDeleteRecords:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
-        """Return the response with REQUEST_TIMED_OUT for partitions that are not complete."""
+        """Return the response with REQUEST_TIMED_OUT for partitions without a final response."""
         self.try_complete(now_ms)
         for status in self._all_statuses():
             if status.partition is not None:

@@ -1,12 +1,12 @@
 """InitProducerId (22), versions 0 to 6: the id of an idempotent or transactional producer.
 
-Without a transactional id, the broker returns a new producer id with epoch 0, even if the request
-contains a producer id and epoch, as in Kafka. With a transactional id, it returns the producer id
-of the transactional id with a higher epoch, which fences the previous producer. If a transaction is
-open, the coordinator first aborts it and returns CONCURRENT_TRANSACTIONS until the abort is
-complete. If the request contains the current producer id and epoch, the broker returns the next
-epoch (KIP-360). The request is rejected with INVALID_REQUEST if it contains only a producer id,
-only an epoch, or an empty transactional id.
+If the request has no transactional id, the broker returns a new producer id with epoch 0. As in
+Kafka, it ignores a producer id and epoch in such a request. If the request has a transactional id,
+the broker returns the producer id of this transactional id with a higher epoch, which fences the
+previous producer. If a transaction is open, the coordinator first aborts it and returns
+CONCURRENT_TRANSACTIONS until the abort is complete. If the request contains the current producer id
+and epoch, the broker returns the next epoch (KIP-360). The request is rejected with INVALID_REQUEST
+if it contains only a producer id, only an epoch, or an empty transactional id.
 
 Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`. Two-phase commit
 (KIP-939) is rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED if
@@ -14,7 +14,7 @@ Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`
 UNSUPPORTED_VERSION.
 
 If the broker has run out of producer ids, the request waits until the controller has allocated a
-new block. After a timeout the broker returns COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+new block. After a timeout, the broker returns COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
 Source: `kafka.server.KafkaApis.handleInitProducerIdRequest`.
 """
 
@@ -86,7 +86,7 @@ class DelayedProducerId:
 
 
 def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object:
-    """Return a new producer id, or the one that the coordinator stores for the transactional id."""
+    """Return a new producer id, or the id that the coordinator stores for the transactional id."""
     try:
         _authorize(call, request)
     except ApiError as error:

@@ -1,11 +1,11 @@
 """OffsetForLeaderEpoch (23), versions 2 to 4: the end offset of a leader epoch.
 
-The response contains the largest leader epoch in the log that is not above the requested one, and
+The response contains the largest leader epoch in the log that is not above the requested epoch, and
 the end offset of this epoch. The end offset is the start offset of the next epoch, or the log end
 offset for the latest epoch. Both values are -1 if the requested epoch is -1 or above all epochs in
 the log. Followers use the end offset to truncate their logs (KIP-101, KIP-279). Clients use the end
-offset to detect the truncation of records that they have read (KIP-320). Only the leader responds,
-after checking the leader epoch in the request. Source:
+offset to detect the truncation of records that they have read (KIP-320). Only the leader returns
+end offsets. It first checks the leader epoch in the request. Source:
 `kafka.server.KafkaApis.handleOffsetForLeaderEpochRequest`.
 """
 
@@ -57,7 +57,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     topic: str
     partitions: tuple[PartitionResponse, ...]

@@ -3,7 +3,7 @@
 Up to version 3, clients send this request before their first write to a partition. From version 4
 on, brokers send it for several transactions (KIP-890). With `verify_only`, the coordinator checks
 whether the transaction contains the partitions and returns NONE or TRANSACTION_ABORTABLE for each
-partition. Otherwise it adds the partitions.
+partition. Otherwise, it adds the partitions.
 
 Either all partitions of a transaction are added, or none are. The valid partitions of a transaction
 get OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a

@@ -2,8 +2,8 @@
 
 The broker responds when the decision to commit or abort has been replicated. The transaction
 markers are written afterwards. Until all partitions have a marker, other requests for the
-transactional id fail with CONCURRENT_TRANSACTIONS. A repeated EndTxn request returns NONE if it has
-the same result (commit or abort), and INVALID_TXN_STATE otherwise.
+transactional id fail with CONCURRENT_TRANSACTIONS. A repeated EndTxn request returns NONE if it
+requests the same result (commit or abort), and INVALID_TXN_STATE otherwise.
 
 From version 5 on, each transaction has its own producer epoch and the response contains the next
 epoch (KIP-890). In these versions, a transaction without partitions can also be aborted. Before

@@ -10,8 +10,8 @@ The error is UNKNOWN_TOPIC_OR_PARTITION if this broker has no such partition, NO
 TRANSACTION_COORDINATOR_FENCED if the coordinator epoch is too old, and INVALID_PRODUCER_EPOCH if
 the producer epoch is too old. From version 2 on, the request contains the transaction version. With
 transaction version 2, the epoch of the marker must be higher than the epoch of the transaction's
-records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, a request with a marker
-that has producer id or epoch -1 fails as a whole with UNKNOWN_SERVER_ERROR. Source:
+records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, the whole request fails
+with UNKNOWN_SERVER_ERROR if a marker has producer id or epoch -1. Source:
 `kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
 """
 

@@ -1,8 +1,8 @@
 """TxnOffsetCommit (28), versions 0 to 5: commit a group's offsets in a transaction (KIP-98).
 
-The offsets are pending until the commit marker of the transaction applies them or the abort marker
-removes them. The broker responds when the offsets have been replicated to all in-sync replicas of
-the offsets partition.
+The offsets are pending until the transaction marker is written. The group coordinator then commits
+them (commit marker) or removes them (abort marker). The broker responds when the offsets have been
+replicated to all in-sync replicas of the offsets partition.
 
 The broker first asks the transaction coordinator whether the open transaction contains the group's
 offsets partition (KIP-890). If it does not, the error is TRANSACTION_ABORTABLE, or
@@ -14,7 +14,7 @@ The group coordinator then checks the member. If the request contains a member i
 (version 3, KIP-447), the errors are those of OffsetCommit: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 and ILLEGAL_GENERATION, even if the group does not exist. Other commits succeed in any group state.
 
-Unlike with OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
+Unlike in OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
 exist. Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. OFFSET_METADATA_TOO_LARGE is
 returned if the metadata is longer than `offset.metadata.max.bytes`. Neither of these two errors
 affects the other offsets in the request. A fenced producer gets INVALID_PRODUCER_EPOCH. Source:
@@ -60,7 +60,7 @@ FIRST_VERSION_THAT_ADDS_THE_GROUP: Final = 5
 _VERIFICATION_ERRORS: Final = MappingProxyType(
     {**APPEND_ERRORS, ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress}
 )
-"""Maps verification errors to error codes that make clients retry with this broker."""
+"""Maps verification errors to error codes after which clients retry with this broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class TxnOffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -105,7 +105,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition results of a topic."""
+    """The partition results for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]

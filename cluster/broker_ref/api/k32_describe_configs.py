@@ -1,13 +1,13 @@
 """DescribeConfigs (32), versions 1 to 4: the configs of all types of resources.
 
-The broker returns all configs of a resource, or the requested ones. Unknown config names are
-omitted. With `include_synonyms`, the response also contains values of lower precedence (KIP-226).
-From version 3 on, it contains types and, if requested, documentation (KIP-569). The error is
-UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for the id of
-another broker and for an empty group or subscription name. An unknown resource type makes the whole
-request fail. A repeated resource is described once. An empty broker name requests the dynamic
-configs of all brokers. Groups and subscriptions to client metrics need not exist. The values of
-sensitive configs (keys and passwords) are null. Source:
+The broker returns all configs of a resource, or only the requested configs. Unknown config names
+are omitted. With `include_synonyms`, the response also contains values of lower precedence
+(KIP-226). From version 3 on, it contains types and, if requested, documentation (KIP-569). The
+error is UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for the id
+of another broker and for an empty group or subscription name. If a resource type is unknown, the
+whole request fails. A repeated resource is described once. An empty broker name requests the
+dynamic configs of all brokers. Groups and client metrics subscriptions need not exist. The values
+of sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
@@ -95,7 +95,7 @@ class DescribeConfigsResponse:
 _KNOWN_TYPES: Final = frozenset(ConfigResourceType)
 
 _Known = dict[Hashable, tuple[ConfigResponse, ...]]
-"""The described configs of a request. Most topics of a request have the same configs.
+"""A cache of the configs described in a request. Most topics of a request have the same configs.
 
 The keys are the configs that are set on a topic, or the type and the name of another resource.
 """
@@ -174,7 +174,7 @@ def _configs(
 def _describe(
     broker: Broker, resource: RequestedResource, own: Mapping[str, str]
 ) -> Sequence[DescribedConfig]:
-    """Return the configs of a resource. `own` contains those that are set on a topic."""
+    """Return the configs of a resource. `own` contains the configs that are set on a topic."""
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceType.TOPIC:

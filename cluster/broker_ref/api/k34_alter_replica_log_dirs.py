@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs (34), versions 1 and 2: move logs to another log directory (KIP-113).
 
-A broker has one log directory. A request for this directory succeeds and moves nothing. The error
-is LOG_DIR_NOT_FOUND for any other directory, REPLICA_NOT_AVAILABLE if the broker has no replica of
-the partition, and INVALID_TOPIC_EXCEPTION if the topic's name is too long for the directory of a
-future log. If a partition is requested twice, the last directory applies. Source:
+A broker has one log directory. A request for this directory succeeds, but no log is moved. The
+error is LOG_DIR_NOT_FOUND for any other directory, REPLICA_NOT_AVAILABLE if the broker has no
+replica of the partition, and INVALID_TOPIC_EXCEPTION if the topic's name is too long for the
+directory of a future log. If a partition is requested twice, the last directory is used. Source:
 `kafka.server.KafkaApis.handleAlterReplicaLogDirsRequest` and
 `kafka.server.ReplicaManager.alterReplicaLogDirs`.
 """
@@ -51,7 +51,7 @@ class AlterReplicaLogDirsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -59,7 +59,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The results of a topic."""
+    """The results for a topic."""
 
     topic_name: str
     partitions: tuple[PartitionResult, ...]

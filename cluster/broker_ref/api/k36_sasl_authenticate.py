@@ -1,7 +1,7 @@
 """SaslAuthenticate (36), versions 0 to 2: exchange the tokens of a SASL mechanism.
 
-During authentication, `node.authentication` handles the request. In all other cases the error is
-ILLEGAL_SASL_STATE. Responses contain the lifetime of the session from version 1 on (KIP-368).
+During authentication, `node.authentication` handles the request. In all other cases, the error is
+ILLEGAL_SASL_STATE. Responses contain the session lifetime from version 1 on (KIP-368).
 Source: `kafka.server.KafkaApis.handleSaslAuthenticateRequest`.
 """
 

@@ -29,7 +29,7 @@ class DeleteGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResponse:
-    """The error code of a group."""
+    """The error code for a group."""
 
     group_id: str
     error_code: ErrorCode

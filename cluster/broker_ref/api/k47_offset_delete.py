@@ -48,7 +48,7 @@ class OffsetDeleteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -56,7 +56,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition results of a topic."""
+    """The partition results for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]

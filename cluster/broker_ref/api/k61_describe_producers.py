@@ -4,8 +4,8 @@ Each replica describes the producer state of its own log. The response contains 
 have not expired, with their epoch, last sequence number and last timestamp. It also contains the
 start offset of each open transaction, which helps to find hanging transactions. The error is
 INVALID_TOPIC_EXCEPTION for an invalid topic name, UNKNOWN_TOPIC_OR_PARTITION for a partition that
-does not exist, and NOT_LEADER_OR_FOLLOWER if this broker has no replica. Internal topics can also
-be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
+does not exist, and NOT_LEADER_OR_FOLLOWER if this broker has no replica of the partition. Internal
+topics can also be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]

@@ -2,7 +2,7 @@
 
 Requests can filter by state and by producer id. From version 1 on, they can also filter by the
 duration of the transaction (KIP-994). From version 2 on, they can filter by a pattern that must
-match the whole transactional id (KIP-1152). Patterns have the syntax of RE2. An invalid pattern is
+match the whole transactional id (KIP-1152). Patterns use RE2 syntax. An invalid pattern is
 rejected with INVALID_REGULAR_EXPRESSION. Unknown states in the filter are returned in the response.
 The error is COORDINATOR_LOAD_IN_PROGRESS while transactional ids are being loaded. Source:
 `kafka.server.KafkaApis.handleListTransactionsRequest`.
@@ -81,7 +81,7 @@ def handle(
 
 
 def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, Transaction], bool]:
-    """Return the filter of a request. Raises: ApiError (INVALID_REGULAR_EXPRESSION)."""
+    """Return the filter for a request. Raises: ApiError (INVALID_REGULAR_EXPRESSION)."""
     states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     regex = request.transactional_id_pattern
     pattern = compile_regex(regex) if regex else None

@@ -1,14 +1,15 @@
 """ConsumerGroupHeartbeat (68), versions 0 and 1: join a consumer group, and get an assignment.
 
 A member joins with epoch 0 and leaves with epoch -1. A static member that is going to rejoin leaves
-with epoch -2. All other heartbeats contain the member's epoch and the partitions that the member
-owns. The response contains the member's epoch and, if it has changed, the assignment. From version
-1 on, members generate their own ids (KIP-1082) and can subscribe by regular expression.
+with epoch -2. All other heartbeats contain the member's epoch and, if they have changed, the
+partitions that the member owns. The response contains the member's epoch and, if it has changed,
+the assignment. From version 1 on, members generate their own ids (KIP-1082) and can subscribe with
+a regular expression.
 
 Errors are INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
 FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
 INVALID_REGULAR_EXPRESSION, TOPIC_AUTHORIZATION_FAILED, and UNSUPPORTED_VERSION if `group.version`
-is 0. The broker responds when the changes of the group have been replicated to all in-sync
+is 0. The broker responds when the changes to the group have been replicated to all in-sync
 replicas. Source: KIP-848; `kafka.server.KafkaApis.handleConsumerGroupHeartbeat`.
 """
 
@@ -44,7 +45,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The partitions of a member."""
+    """The partitions assigned to a member."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
@@ -79,7 +80,7 @@ class ConsumerGroupHeartbeatResponse:
 
 
 def handle(broker: Broker, call: Call, request: ConsumerGroupHeartbeatRequest) -> object:
-    """Pass the request to the group coordinator. Return the response, or a `Wait` for it."""
+    """Pass the request to the group coordinator. Return the response or a `Wait`."""
 
     def is_visible(topic: str) -> bool:
         return call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)

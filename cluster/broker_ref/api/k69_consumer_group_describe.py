@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69), versions 0 and 1: consumer groups with their members.
 
 The response contains the epochs of a group, and the current and the target assignment of its
-members. It also contains, from version 1 on, the protocol of each member (KIP-1099). A group that
+members. From version 1 on, it also contains the protocol of each member (KIP-1099). A group that
 does not exist or that is a classic group gets GROUP_ID_NOT_FOUND. If the client may not describe a
 topic that is assigned to a member, the group gets TOPIC_AUTHORIZATION_FAILED. Source: KIP-848;
 `kafka.server.KafkaApis.handleConsumerGroupDescribe`.
@@ -47,14 +47,14 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The partitions of a member."""
+    """The partitions assigned to a member."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member. Its assignment includes the partitions that it has to revoke."""
+    """A group member. Its assignment includes the partitions that the member must revoke."""
 
     member_id: str
     instance_id: str | None

@@ -1,9 +1,9 @@
 """ListConfigResources (74), versions 0 and 1: the resources that have configs (KIP-1142).
 
-Version 0 (ListClientMetricsResources) lists only the subscriptions to client metrics. From version
-1 on, a request can contain other resource types. A request without types lists the resources of all
-types. All topics and all unfenced brokers are listed. Groups and subscriptions are listed only if
-they have configs. The error is UNSUPPORTED_VERSION for an unknown type. Source:
+Version 0 (ListClientMetricsResources) lists only the client metrics subscriptions. From version
+1 on, a request can contain other resource types. If such a request contains no types, resources of
+all types are listed. All topics and all unfenced brokers are listed. Groups and subscriptions are
+listed only if they have configs. The error is UNSUPPORTED_VERSION for an unknown type. Source:
 `kafka.server.KafkaApis.handleListConfigResources`.
 """
 

@@ -8,8 +8,8 @@ if the request contains topics but not the cursor's topic.
 
 A requested topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if
 its name is invalid. Topics are never created. A partition without a leader is not an error. A topic
-that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name. It
-does not count toward the limit. Source:
+that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name. Such a
+topic does not count toward the limit. Source:
 `kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
 

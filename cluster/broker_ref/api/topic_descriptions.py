@@ -45,7 +45,7 @@ def printed_topic_configs(
 ) -> tuple[DescribedConfig, ...]:
     """Return all configs of a topic, with the values as Kafka prints them after parsing.
 
-    Synonyms from broker configs keep the values as they were set.
+    Synonyms from broker configs contain the values that were set.
     """
     return tuple(
         replace(

@@ -1,7 +1,7 @@
 """Verifies transactional batches with the transaction coordinator before the append (KIP-890).
 
 Purpose: find the partitions of a Produce request in which the producer has no open transaction,
-verify them with one request to the coordinator, and store the result of each batch. Invariants:
+verify them with one request to the coordinator, and store the result for each batch. Invariants:
 nothing is appended while a batch is waiting, and the append immediately follows the coordinator's
 reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
 `maybeSendPartitionsToTransactionCoordinator`.
@@ -36,7 +36,7 @@ _RETRIABLE: Final = (
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
 )
-"""Errors that some producers do not retry. They are replaced with NOT_ENOUGH_REPLICAS."""
+"""Errors after which some producers do not retry. They are replaced with NOT_ENOUGH_REPLICAS."""
 
 
 @dataclass(slots=True, kw_only=True)

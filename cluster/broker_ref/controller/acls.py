@@ -29,7 +29,7 @@ from broker_ref.security.acls import (
 def created_acls(
     existing: AclCache, acls: Sequence[Acl], random_bytes: Callable[[int], bytes]
 ) -> tuple[list[MetadataRecord], list[ApiError | None]]:
-    """Return the records for the valid ACLs that do not exist yet, and the error of each ACL."""
+    """Return the records for the valid ACLs that do not exist yet, and the error for each ACL."""
     outcomes: list[ApiError | None] = []
     new: dict[Acl, None] = {}
     for acl in acls:

@@ -17,7 +17,7 @@ The checks run in this order (`ReplicationControlManager.validateAlterPartitionD
 | a member is fenced, shutting down or has the wrong broker epoch    | INELIGIBLE_REPLICA         |
 
 Purpose: check a proposal and create the resulting record, which can complete a reassignment. A
-rejected proposal changes nothing.
+rejected proposal has no effect.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def proposed_change(
     is_unclean_allowed: bool,
     min_isr: int | None,
 ) -> PartitionChangeRecord | None:
-    """Return the record of a valid proposal, or None if nothing changes."""
+    """Return the record for a valid proposal, or None if nothing changes."""
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,

@@ -7,7 +7,7 @@ sessions of unfenced brokers restart.
 
 Purpose: track heartbeats, which the metadata does not contain, and determine broker states.
 Invariant: a heartbeat is rejected with STALE_BROKER_EPOCH if its broker epoch is not the registered
-one. A callback reports whether a broker leads partitions. Source: `ClusterControlManager` and
+epoch. A callback reports whether a broker leads partitions. Source: `ClusterControlManager` and
 `BrokerHeartbeatManager`.
 """
 
@@ -225,7 +225,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = offset
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the broker, or raise STALE_BROKER_EPOCH if the epoch is not the registered one."""
+        """Return the broker, or raise STALE_BROKER_EPOCH if the epoch does not match."""
         broker = self._metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(
@@ -242,7 +242,7 @@ class BrokerHeartbeatManager:
 
     def _others_are_caught_up(self, broker_id: int) -> bool:
         shutdown_offset = self._sessions[broker_id].controlled_shutdown_offset
-        if shutdown_offset is None:  # The shutdown began before the controller was restarted.
+        if shutdown_offset is None:  # The shutdown started before the controller was restarted.
             return True
         return all(
             self._sessions[other.broker_id].metadata_offset >= shutdown_offset
@@ -278,7 +278,8 @@ def registration_record(
 ) -> RegisterBrokerRecord:
     """Return the registration record, which will be written at `next_offset`.
 
-    A broker that registers again with the same incarnation id keeps its broker epoch and its state.
+    A broker that registers again with the same incarnation id retains its broker epoch and its
+    state.
 
     Raises: ApiError (INCONSISTENT_CLUSTER_ID, or DUPLICATE_BROKER_REGISTRATION if another
     incarnation of the broker has a valid session).

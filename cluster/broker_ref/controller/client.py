@@ -16,7 +16,7 @@ from broker_ref.outbox import Outbox
 Response = TypeVar("Response")
 
 CONTROLLER_ID: Final = 3000
-"""The node id of the controller. Brokers cannot use it."""
+"""The node id of the controller. Brokers cannot use this id."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 """The timeout after which a request is sent again.

@@ -11,9 +11,9 @@ Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-33
 individual configs. The older AlterConfigs replaces all configs and removes those that the request
 does not contain. Invariants: the resulting configs of a resource are validated together, and either
 all changes to a resource are applied, or none are. A broker validates changes to its own configs
-before it forwards the request. The controller validates only the values. The controller needs this
-check because clients can also send requests to it directly. Sources: `ConfigurationControlManager`,
-`ControllerConfigurationValidator`.
+before it forwards the request. The controller validates only the values. This check is needed
+because clients can also send requests directly to the controller. Sources:
+`ConfigurationControlManager`, `ControllerConfigurationValidator`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def incremental_changes(
     changes: Sequence[ConfigChange],
     config: BrokerConfig,
 ) -> list[ConfigRecord]:
-    """Return the records of incremental changes (`incrementalAlterConfigs`).
+    """Return the records for incremental changes (`incrementalAlterConfigs`).
 
     Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST, or the error code of a missing resource).
     """
@@ -161,7 +161,7 @@ def _records(
     *,
     named: Collection[str],
 ) -> list[ConfigRecord]:
-    """Return the records of the changes.
+    """Return the records for the changes.
 
     `requested` contains all configs of the resource. `named` contains the names in the request.
     """
@@ -278,4 +278,4 @@ _VALIDATORS: Final[
 """The functions that validate and return the configs of a resource, by resource type."""
 
 ALTERABLE_RESOURCES: Final = frozenset(_VALIDATORS)
-"""The types of resources whose configs are stored in the metadata of the cluster."""
+"""The types of resources whose configs are stored in the cluster metadata."""

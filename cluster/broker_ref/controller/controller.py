@@ -1,9 +1,9 @@
 """The controller, which manages brokers, topics, leaders and producer ids.
 
 Purpose: write each change as metadata records. The controller appends the records to the journal,
-applies them to the metadata, keeps them for brokers to fetch, and calls `on_change`. Invariants:
-the result of an operation is durable, an operation that raises ApiError has changed nothing, and an
-offset is never used for two records. Source: Kafka's `QuorumController`.
+applies them to the metadata, retains them so that brokers can fetch them, and calls `on_change`.
+Invariants: the result of an operation is durable, an operation that raises ApiError has no effect,
+and an offset is never used for two records. Source: Kafka's `QuorumController`.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class Controller:
     def tick(self, now_ms: int) -> None:
         """Fence brokers whose sessions have expired, and run the periodic tasks that are due.
 
-        Raises: ApiError (KAFKA_STORAGE_ERROR) if the journal cannot be written. The controller must
-        then be stopped.
+        Raises: ApiError (KAFKA_STORAGE_ERROR) if the journal cannot be written. After this error,
+        the controller must be stopped.
         """
         for broker_id in self._heartbeats.stale_brokers(now_ms):
             self._commit(self._fencing(broker_id))
@@ -191,7 +191,7 @@ class Controller:
     def snapshot(self) -> tuple[int, bytes]:
         """Return the end offset and the bytes of a snapshot.
 
-        `batches_from` returns the batches from the end offset on. As long as these batches are
+        `batches_from` returns the batches from the end offset on. While these batches are
         available, `snapshot` returns the same snapshot, because brokers fetch it in parts.
         """
         if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
@@ -231,7 +231,7 @@ class Controller:
     def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply:
         """Process a heartbeat, which can fence, unfence or shut down the broker.
 
-        Raises: ApiError (STALE_BROKER_EPOCH) if the broker epoch is not the registered one.
+        Raises: ApiError (STALE_BROKER_EPOCH) if the broker epoch is not the registered epoch.
         """
         broker_id = heartbeat.broker_id
         state, following = self._heartbeats.calculate_next_broker_state(
@@ -280,8 +280,8 @@ class Controller:
     ) -> list[PartitionMetadata | ApiError]:
         """Apply ISR proposals. Return the new partition state or the error for each proposal.
 
-        NEW_LEADER_ELECTED means that the proposal was applied and completed a reassignment that
-        changed the leader.
+        NEW_LEADER_ELECTED means that the proposal was applied, and that it completed a reassignment
+        that changed the leader.
         """
         outcomes: list[PartitionMetadata | ApiError] = []
         records: list[MetadataRecord] = []
@@ -328,7 +328,7 @@ class Controller:
     ) -> list[ApiError | None]:
         """Elect the preferred leader of each partition, or any replica if `unclean` is True.
 
-        Return the error of each partition, or None.
+        Return the error for each partition, or None.
         """
 
         def election(topic: str, partition: int) -> PartitionChangeRecord:
@@ -349,7 +349,7 @@ class Controller:
     ) -> list[ApiError | None]:
         """Reassign each partition to its new replicas. None cancels the reassignment.
 
-        Return the error of each partition, or None. If `may_change_factor` is False, a change to
+        Return the error for each partition, or None. If `may_change_factor` is False, a change to
         the replication factor fails with INVALID_REPLICATION_FACTOR.
         """
 
@@ -410,13 +410,13 @@ class Controller:
     def incremental_config_records(
         self, resource: ConfigResource, changes: Sequence[ConfigChange]
     ) -> list[ConfigRecord]:
-        """Return the records of incremental changes, or raise ApiError if one is invalid."""
+        """Return the records for incremental changes, or raise ApiError if a change is invalid."""
         return incremental_changes(self.metadata, resource, changes, self._config)
 
     def replacing_config_records(
         self, resource: ConfigResource, configs: Mapping[str, str | None]
     ) -> list[ConfigRecord]:
-        """Return the records that replace all configs, or raise ApiError if one is invalid."""
+        """Return the records that replace all configs, or raise ApiError if a config is invalid."""
         return legacy_changes(self.metadata, resource, configs, self._config)
 
     def alter_configs(self, changes: Sequence[ConfigRecord], *, validate_only: bool) -> None:
@@ -457,13 +457,13 @@ class Controller:
     def alter_scram_credentials(
         self, changes: Sequence[ScramDeletion | ScramUpsertion]
     ) -> dict[str, ApiError | None]:
-        """Apply the valid changes in one commit. Return the error of each user, or None."""
+        """Apply the valid changes in one commit. Return the error for each user, or None."""
         records, outcomes = scram_changes(self.metadata.scram_credentials, changes)
         self._commit(records)
         return outcomes
 
     def create_acls(self, acls: Sequence[Acl]) -> list[ApiError | None]:
-        """Create the valid ACLs in one commit. Return the error of each ACL, or None."""
+        """Create the valid ACLs in one commit. Return the error for each ACL, or None."""
         records, outcomes = created_acls(self.metadata.acls, acls, self._random_bytes)
         self._commit(records)
         return outcomes
@@ -481,7 +481,7 @@ class Controller:
     def failure(self) -> str | None:
         """The reason why commits are no longer possible, or None.
 
-        If there is a reason, the controller must be stopped.
+        If the value is not None, the controller must be stopped.
         """
         return self._journal.failure
 
@@ -508,8 +508,8 @@ class Controller:
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
             self._batches_bytes -= len(self._batches.popleft()[1])
         if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
-            # The commit is durable even if the journal cannot be rewritten. `failure` then prevents
-            # further commits.
+            # The commit is durable even if the journal cannot be rewritten. After a failed rewrite,
+            # the journal rejects further commits.
             with suppress(ApiError):
                 self._rewrite_journal()
         self.on_change()
@@ -610,7 +610,7 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Write the records from `decide` in one commit. Return the error of each partition."""
+        """Write the records from `decide` in one commit. Return the error for each partition."""
         outcomes: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:

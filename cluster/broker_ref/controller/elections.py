@@ -7,19 +7,20 @@
 | UNCLEAN   | as ONLINE, then the active replicas in replica order   | unclean leader election    |
 
 The eligible leader replicas (ELR, KIP-966) are the replicas that have left an ISR with fewer than
-`min.insync.replicas` members. They have all committed records, because the high watermark does not
-advance while the ISR is below this minimum. A replica loses its eligibility if its broker restarts
-without a clean shutdown, because the disk may have lost records. If the ISR is empty, a clean
-election selects from the ELR. If the ELR is empty as well, the last leader is elected as soon as it
-is active. This election is unclean, but does not require `unclean.leader.election.enable`.
+`min.insync.replicas` members. These replicas contain all committed records, because the high
+watermark does not advance while the ISR is below this minimum. A replica loses its eligibility if
+its broker restarts without a clean shutdown, because the disk may have lost records. If the ISR is
+empty, a clean election selects a leader from the ELR. If the ELR is also empty, the last leader is
+elected when it becomes active. This election is unclean, but does not require
+`unclean.leader.election.enable`.
 
 Purpose: create the record that changes a partition to its target state, if anything changes
 (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean
 election can lose records. After an unclean election, the ISR contains only the new leader, the ELR
 is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If
-the ELR is disabled, an ISR does not become empty: its last member stays even if it cannot lead. The
-leader epoch increases if the leader changes or a replica is removed, but not if only the ISR
-changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
+the ELR is disabled, an ISR never becomes empty: its last member remains even if this member cannot
+lead. The leader epoch increases if the leader changes or a replica is removed, but not if only the
+ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
 `PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
@@ -178,7 +179,7 @@ def _eligible_replicas(
 ) -> Replicas:
     """Return the ELR for the target (`maybePopulateTargetElr`).
 
-    The ELR is empty if the ISR has at least `min_isr` members. Otherwise it contains the previous
+    The ELR is empty if the ISR has at least `min_isr` members. Otherwise, it contains the previous
     members of the ISR and the ELR. If the ELR has been disabled, its stored members are used for
     one more election. A replica that a reassignment removes is no longer eligible, because its log
     is deleted. Kafka does not exclude such replicas.
@@ -249,7 +250,7 @@ def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
 def requested_election(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool, min_isr: int | None
 ) -> PartitionChangeRecord:
-    """Return the record of a preferred or unclean election that an administrator requested.
+    """Return the record for a preferred or unclean election that an administrator requested.
 
     Raises: ApiError (ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or
     ELIGIBLE_LEADERS_NOT_AVAILABLE).

@@ -77,7 +77,7 @@ def initial_features(requested: Mapping[str, int]) -> list[FeatureLevelRecord]:
 def updated_features(
     finalized: Mapping[str, int], updates: Sequence[FeatureUpdate]
 ) -> list[FeatureLevelRecord]:
-    """Return the records of the updates, or raise INVALID_UPDATE_VERSION if one is invalid."""
+    """Return the records for the updates, or raise INVALID_UPDATE_VERSION for invalid updates."""
     for update in updates:
         _check_update(finalized.get(update.feature, 0), update)
     return [

@@ -11,8 +11,9 @@ the snapshot. In each other batch, the offset is the offset of the first record.
 contiguous.
 
 Invariant: a batch survives any crash after `append` has returned. A torn batch at the end of the
-file was not acknowledged by `append` and is truncated. Other corruption (in the first batch, or
-before a valid batch) raises CorruptJournalError with the file and the position.
+file is truncated, because `append` did not acknowledge it. If there is other corruption (in the
+first batch, or before a valid batch), opening the journal raises CorruptJournalError with the file
+and the position.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Journal:
 
     `snapshot` and `commits` are the contents of the file when it was opened. `release_contents`
     frees them. `snapshot.base_offset` is the end offset of the snapshot. `failure` is the reason
-    why the journal rejects writes, if any.
+    why the journal rejects writes, or None if it accepts them.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
@@ -92,7 +93,7 @@ class Journal:
             raise
 
     def rewrite(self, encoded: Iterable[bytes], *, end_offset: int) -> None:
-        """Replace the contents atomically with a snapshot, which contains the encoded records.
+        """Replace the contents atomically with a snapshot that consists of these encoded records.
 
         Raises: StorageError.
         """

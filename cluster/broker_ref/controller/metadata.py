@@ -98,9 +98,9 @@ class PartitionMetadata:
     """The replicas, the ISR and the leader of a partition, as broker ids.
 
     The leader is -1 if the partition has no leader. During a reassignment, `replicas` also contains
-    the adding and the removing replicas. The `eligible_leader_replicas` have all committed records,
-    although they are not in the ISR (KIP-966). `last_known_elr` contains the last leader while the
-    partition has no leader.
+    the adding and the removing replicas. The `eligible_leader_replicas` contain all committed
+    records, although they are not in the ISR (KIP-966). `last_known_elr` contains the last leader
+    while the partition has no leader.
     """
 
     topic_id: Uuid

@@ -40,7 +40,7 @@ class MetadataDelta:
     """The names of changed partitions, of topics with changed configs, and of removed topics.
 
     `partitions` contains created, changed and removed partitions. A topic in `removed_topics`
-    exists if it was created again.
+    exists again if it was recreated.
     """
 
     partitions: dict[tuple[str, int], None] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
 same value. Invariants: while the feature `eligible.leader.replicas.version` is finalized, the value
-is a cluster-wide dynamic config. This config is never removed, and no broker has its own value. A
+is a cluster-wide dynamic config, this config is never removed, and no broker has its own value. A
 change to the value clears the eligible replicas of the affected topics. Source: Kafka's
 `ConfigurationControlManager`.
 """
@@ -25,8 +25,8 @@ _ALL_BROKERS = (ConfigResourceType.BROKER, "")
 def safety_records(metadata: ClusterMetadata, config: BrokerConfig) -> list[ConfigRecord]:
     """Return the records that must be written before eligible leader replicas are enabled.
 
-    The value in the controller's config becomes the cluster-wide value if there is none yet. The
-    values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
+    The value in the controller's config becomes the cluster-wide value if no cluster-wide value is
+    set. The values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
     """
     records = []
     if MIN_INSYNC_REPLICAS not in metadata.configs(*_ALL_BROKERS):

@@ -1,6 +1,6 @@
 """Partition reassignments, which move replicas to other brokers.
 
-A reassignment has two stages. The controller first adds the new replicas to the existing ones.
+A reassignment has two stages. The controller first adds the new replicas to the existing replicas.
 `adding_replicas` contains the new replicas, and `removing_replicas` contains the existing replicas
 that are not target replicas. When the ISR contains all target replicas,
 `elections.change_partition` drops the removing replicas. A reassignment completes immediately if it
@@ -40,7 +40,7 @@ def reassignment(
         target=replace(
             Target.of(partition),
             replicas=replicas + removing,
-            # As in Kafka, keep the list of an earlier reassignment if the new list is empty.
+            # As in Kafka, an empty list does not replace the list of an earlier reassignment.
             removing_replicas=removing or partition.removing_replicas,
             adding_replicas=adding or partition.adding_replicas,
         ),

@@ -30,7 +30,7 @@ class RegisterBrokerRecord:
     """The registration of a broker with its listeners.
 
     `host` and `port` are the address that other brokers use. In records without `listeners`, this
-    address is the only one. A broker has a new `incarnation_id` and a higher `broker_epoch` each
+    address is the only one. A broker gets a new `incarnation_id` and a higher `broker_epoch` each
     time it starts.
     """
 
@@ -241,7 +241,7 @@ def decode_record(data: bytes) -> MetadataRecord:
 
 
 def join_records(encoded: Iterable[bytes]) -> bytes:
-    """Join the encodings of single records into one encoding of records that form a commit."""
+    """Join the encodings of single records into the encoding of a commit."""
     return b"[%b]" % b",".join(encoded)
 
 
@@ -284,7 +284,7 @@ def _to_json(record: MetadataRecord) -> dict[str, Any]:
 
 def _from_json(values: dict[str, Any]) -> MetadataRecord:
     record_type = _TYPES[values.pop("type")]
-    if record_type is ConfigRecord and "topic" in values:  # The older format for topics only.
+    if record_type is ConfigRecord and "topic" in values:  # An older format, used only for topics.
         values["resource_type"] = ConfigResourceType.TOPIC
         values["resource_name"] = values.pop("topic")
     for name, value in values.items():

@@ -1,9 +1,9 @@
 """Places the replicas of new partitions on brokers.
 
 Purpose: distribute leaders and followers evenly across racks, and across the brokers in a rack
-(Kafka's `StripedReplicaPlacer`). The replicas of each partition start one broker after those of the
-previous partition. A fenced broker is used only if no other broker is left in its rack, and never
-for the first replica. Invariant: a broker has at most one replica of a partition.
+(Kafka's `StripedReplicaPlacer`). The replicas of each partition start one broker after the replicas
+of the previous partition. A fenced broker is used only if no other broker is left in its rack, and
+never for the first replica. Invariant: a broker has at most one replica of a partition.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def place(
 class _BrokerList:
     """Brokers in round-robin order.
 
-    The order starts one broker later for each partition.
+    For each partition, the order starts one broker later.
     """
 
     def __init__(self, brokers: Iterable[int], draw: RandomBelow) -> None:
@@ -107,8 +107,8 @@ class _RackList:
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """Return the replicas of the next partition. There must be enough brokers."""
         if self._partition_number == self._unfenced_count and self._unfenced_count > 1:
-            # Shuffle when each broker has led one partition. Otherwise the replica lists would
-            # repeat.
+            # Shuffle when each broker is the leader of one partition. Without the shuffle, the
+            # replica lists would repeat.
             self._shuffle()
             self._partition_number = 0
         count = len(self._racks)
@@ -119,7 +119,7 @@ class _RackList:
         position = start
         while len(replicas) < replication_factor:
             if position == leader_rack:
-                leader_rack = None  # Skip the rack of the leader once.
+                leader_rack = None  # Skip the leader's rack once.
             else:
                 broker = self._racks[position].next(self._partition_number)
                 if broker is not None:

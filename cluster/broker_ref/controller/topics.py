@@ -218,7 +218,7 @@ class TopicPlanner:
             )
 
     def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
-        """Return the replicas of each partition of a new topic, in the order of the partitions."""
+        """Return the replicas of each partition of a new topic, in partition order."""
         if new.assignments:
             return self._manual_assignments(new)
         if new.replication_factor == 0 or new.replication_factor < -1:

@@ -3,7 +3,7 @@
 The valid changes are written in one commit. As in `kafka.server.ConfigAdminManager`, a repeated
 resource, a repeated config, a missing value and an unknown resource type are rejected with
 INVALID_REQUEST. Log levels are not part of the metadata. A broker changes its own log levels (see
-`broker_ref.node.alter_configs_preprocessing`). AlterConfigs rejects log levels.
+`broker_ref.node.alter_configs_preprocessing`). AlterConfigs rejects changes to log levels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Resource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceResponse:
-    """The error code of a resource."""
+    """The error code for a resource."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -67,8 +67,8 @@ def alter_each(
 ) -> AlterConfigsResponse:
     """Alter each resource and return the results.
 
-    `changes` returns the records of a resource, or raises ApiError. An ApiError affects only its
-    own resource. An error of the commit affects all resources.
+    `changes` returns the records for a resource, or raises ApiError. An ApiError affects only its
+    own resource. An error during the commit affects all resources.
     """
     counts = count_resources(resources)
     distinct = {(r.resource_type, r.resource_name): r for r in resources}.values()

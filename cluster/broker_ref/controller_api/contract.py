@@ -23,7 +23,7 @@ __all__ = ["NO_THROTTLE_MS", "Api", "Call", "ControllerContext", "Wait", "on_clu
 class ControllerContext:
     """The components of the controller node that handlers use, and the APIs that it serves.
 
-    `authorizer` is None if none is configured.
+    `authorizer` is None if no authorizer is configured.
     """
 
     config: BrokerConfig

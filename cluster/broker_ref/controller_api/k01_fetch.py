@@ -1,11 +1,12 @@
 """Fetch (1), version 17: replicate the cluster metadata log to brokers (KIP-595).
 
 The only partition is `__cluster_metadata`-0. Each batch contains one commit. The response contains
-complete batches, and at least one if the log has records at the fetch offset. Otherwise the request
-waits up to `max_wait_ms` for a metadata change. If the requested batches are no longer available,
-the response contains the id of a snapshot, which the broker reads with FetchSnapshot (KIP-630). The
-error is OFFSET_OUT_OF_RANGE if the fetch offset is beyond the log end offset. There are no fetch
-sessions. Source: `kafka.server.ControllerApis.handleFetch`.
+complete batches. If the log has records at the fetch offset, the response contains at least one
+batch. If the log has no such records, the request waits up to `max_wait_ms` for a metadata change.
+If the requested batches are no longer available, the response contains the id of a snapshot, which
+the broker reads with FetchSnapshot (KIP-630). The error is OFFSET_OUT_OF_RANGE if the fetch offset
+is beyond the log end offset. There are no fetch sessions. Source:
+`kafka.server.ControllerApis.handleFetch`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from broker_ref.protocol.identifiers import Uuid
 from broker_ref.security.acls import AclOperation
 
 METADATA_CHANGED: Final = "metadata changed"
-"""The purgatory key of fetches that are waiting for a metadata change."""
+"""The purgatory key for fetches that are waiting for a metadata change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     topic_id: Uuid
     partitions: tuple[FetchedPartition, ...]

@@ -4,12 +4,13 @@ Each topic is validated separately, and all valid topics are created in one comm
 name is rejected with INVALID_REQUEST. If the request has too many partitions in total, all topics
 are rejected with POLICY_VIOLATION. A partition count or replication factor of -1 selects the
 default (KIP-464). Both must be -1 if the request assigns the replicas manually. The error for an
-invalid config is INVALID_CONFIG. With `validate_only` no topic is created.
+invalid config is INVALID_CONFIG. With `validate_only`, no topic is created.
 
-When the response is sent, the topic is durable in the metadata. Brokers create the logs when they
-apply the metadata. Responses contain partition counts, replication factors and configs from version
-5 on (KIP-525), and topic ids from version 7 on. A client that may create a topic but not describe
-its configs gets only the topic id. Source: `kafka.server.ControllerApis.handleCreateTopics`.
+When the response is sent, the topic is stored durably in the metadata. Brokers create the logs when
+they apply the metadata. Responses contain partition counts, replication factors and configs from
+version 5 on (KIP-525), and topic ids from version 7 on. A client that may create a topic but not
+describe its configs gets only the topic id. Source:
+`kafka.server.ControllerApis.handleCreateTopics`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The error code of a topic."""
+    """The error code for a topic."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID

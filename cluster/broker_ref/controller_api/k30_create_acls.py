@@ -2,7 +2,7 @@
 
 Each ACL has its own error: INVALID_REQUEST for an enum value that Kafka does not define, an empty
 or invalid name, or a principal without a type. As in Kafka, a request with ANY or MATCH fails as a
-whole with UNKNOWN_SERVER_ERROR. If a request contains the value 0 (UNKNOWN), the broker closes the
+whole with UNKNOWN_SERVER_ERROR. If a request contains code 0 (UNKNOWN), the broker closes the
 connection. Without an authorizer, the error is SECURITY_DISABLED. Source: `kafka.server.AclApis`
 and `org.apache.kafka.controller.AclControlManager`.
 """
@@ -72,7 +72,7 @@ def validate(request: CreateAclsRequest) -> None:
 def handle(
     context: ControllerContext, call: Call, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """Create the valid ACLs in one commit, and return the result of each ACL."""
+    """Create the valid ACLs in one commit, and return the result for each ACL."""
     del call
     if context.authorizer is None:
         disabled = AclCreationResult(

@@ -45,7 +45,7 @@ class CreatePartitionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The error code of a topic."""
+    """The error code for a topic."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none

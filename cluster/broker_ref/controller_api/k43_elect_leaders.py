@@ -1,12 +1,12 @@
 """ElectLeaders (43), versions 0 to 2: preferred and unclean leader elections (KIP-183, KIP-460).
 
-Election type 0 elects the preferred leader if it is active and in the ISR. Otherwise the error is
-PREFERRED_LEADER_NOT_AVAILABLE. Version 0 supports only this type. Election type 1 elects any active
-replica if the partition has no leader, even if the topic's config does not allow unclean elections.
-The error is ELIGIBLE_LEADERS_NOT_AVAILABLE if there is no active replica. If no election is needed,
-the partition gets ELECTION_NOT_NEEDED, or is omitted if all partitions are requested. Other
-election types are rejected with INVALID_REQUEST. Source:
-`kafka.server.ControllerApis.handleElectLeaders`.
+With election type 0, the controller elects the preferred leader if it is active and in the ISR.
+Otherwise, the error is PREFERRED_LEADER_NOT_AVAILABLE. Version 0 supports only this type. With
+election type 1, the controller elects any active replica if the partition has no leader, even if
+the topic's config does not allow unclean elections. The error is ELIGIBLE_LEADERS_NOT_AVAILABLE if
+there is no active replica. A partition that needs no election gets ELECTION_NOT_NEEDED. If all
+partitions are requested, the response omits such partitions instead. Other election types are
+rejected with INVALID_REQUEST. Source: `kafka.server.ControllerApis.handleElectLeaders`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_id: int
     error_code: ErrorCode
@@ -57,7 +57,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The partition results of a topic."""
+    """The partition results for a topic."""
 
     topic: str
     partition_result: tuple[PartitionResult, ...]

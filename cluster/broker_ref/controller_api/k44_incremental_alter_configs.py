@@ -2,7 +2,7 @@
 
 The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a config of type LIST.
 Configs that are not in the request do not change. Either all changes to a resource are applied, or
-none are. With `validate_only` no changes are applied. The error is INVALID_CONFIG for an invalid
+none are. With `validate_only`, no changes are applied. The error is INVALID_CONFIG for an invalid
 config or a list operation on a config of another type, UNKNOWN_TOPIC_OR_PARTITION for a topic that
 does not exist, and INVALID_REQUEST for a repeated config, an unknown operation, a missing value or
 an unknown resource type (see `config_resources`). Source:

@@ -2,9 +2,9 @@
 
 A partition is reassigned to the replicas in the request. If the replicas are null, the reassignment
 in progress is cancelled (NO_REASSIGNMENT_IN_PROGRESS if there is none). The error is
-INVALID_REPLICA_ASSIGNMENT for an empty list and for unknown or repeated brokers. It is
+INVALID_REPLICA_ASSIGNMENT for an empty list and for unknown or repeated brokers. The error is
 INVALID_REPLICATION_FACTOR if the number of replicas changes and the request does not allow this
-(version 1, KIP-860). When the response is sent, the reassignment has started.
+change (version 1, KIP-860). When the response is sent, the reassignment has started.
 ListPartitionReassignments returns the reassignments in progress. Source:
 `kafka.server.ControllerApis.handleAlterPartitionReassignments`.
 """
@@ -53,7 +53,7 @@ class AlterPartitionReassignmentsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """The error code of a partition."""
+    """The error code for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -62,7 +62,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition results of a topic."""
+    """The partition results for a topic."""
 
     name: str
     partitions: tuple[PartitionResponse, ...]

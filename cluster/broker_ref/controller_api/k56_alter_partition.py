@@ -1,9 +1,9 @@
 """AlterPartition (56), versions 2 and 3: a leader proposes a new ISR (KIP-497, KIP-903).
 
-If the leader's broker epoch is not the registered one, the whole request fails with
+If the leader's broker epoch is not the registered epoch, the whole request fails with
 STALE_BROKER_EPOCH. `broker_ref.controller.alter_partition` checks each partition. The response
-contains the new state of each partition. From version 3 on, each ISR member has a broker epoch,
-which must match its registration. Source:
+contains the new state of each partition. From version 3 on, the request contains the broker epoch
+of each ISR member, which must match the member's registration. Source:
 `kafka.server.ControllerApis.handleAlterPartitionRequest`.
 """
 
@@ -80,7 +80,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The partition responses of a topic."""
+    """The partition responses for a topic."""
 
     topic_id: Uuid
     partitions: tuple[PartitionResponse, ...]

@@ -1,9 +1,9 @@
 """UpdateFeatures (57), versions 0 to 2: finalize feature versions (KIP-584).
 
-Either all updates are applied, or none are. If one update is invalid, the whole request fails with
+Either all updates are applied, or none are. If any update is invalid, the whole request fails with
 INVALID_UPDATE_VERSION. If a feature is repeated, the last update is used. As in KRaft, the
 `allow_downgrade` field of version 0 has no effect. Before version 2, a successful response contains
-a result for each feature. With `validate_only` no update is applied. Source:
+a result for each feature. With `validate_only`, no update is applied. Source:
 `kafka.server.ControllerApis.handleUpdateFeatures`.
 """
 

@@ -3,8 +3,8 @@
 The request contains a snapshot id from an earlier Fetch response. The response contains the bytes
 of this snapshot, starting at `position`. If the controller has a different snapshot, the error is
 SNAPSHOT_NOT_FOUND, and the broker fetches the metadata again. The error is POSITION_OUT_OF_RANGE if
-the position is beyond the end, and INCONSISTENT_CLUSTER_ID if the request contains the id of
-another cluster. Source: `kafka.server.ControllerApis.handleFetchSnapshot`.
+the position is beyond the end of the snapshot, and INCONSISTENT_CLUSTER_ID if the request contains
+the id of another cluster. Source: `kafka.server.ControllerApis.handleFetchSnapshot`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The snapshot parts of a topic."""
+    """The snapshot parts for a topic."""
 
     name: str
     partitions: tuple[SnapshotPart, ...]

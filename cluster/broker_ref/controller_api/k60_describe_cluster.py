@@ -2,9 +2,9 @@
 
 The error is MISMATCHED_ENDPOINT_TYPE if the request is meant for a broker (KIP-919), and
 UNSUPPORTED_ENDPOINT_TYPE for an unknown endpoint type. The list of controllers is empty, because
-the client is connected to the only controller. As in Kafka, ALTER on the cluster is required.
-CLUSTER_ACTION is also sufficient, because brokers request the cluster id before they register.
-Source: `kafka.server.ControllerApis.handleDescribeCluster`.
+the client is connected to the only controller. As in Kafka, clients with ALTER on the cluster are
+authorized. Clients with CLUSTER_ACTION are authorized as well, because brokers request the cluster
+id before they register. Source: `kafka.server.ControllerApis.handleDescribeCluster`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """BrokerRegistration (62), versions 0 to 4: register a broker when it starts (KIP-631).
 
-The broker receives a broker epoch. It is fenced until a heartbeat shows that it has applied its
-registration record. If `previous_broker_epoch` (version 3) differs from the registered broker
+The broker receives a broker epoch. The broker is fenced until a heartbeat shows that it has applied
+its registration record. If `previous_broker_epoch` (version 3) differs from the registered broker
 epoch, the last shutdown was unclean, and the broker is removed from the eligible leader replicas.
 The error is INCONSISTENT_CLUSTER_ID if the broker belongs to another cluster, and
 INVALID_REGISTRATION if the broker has no listener, an unknown security protocol or the controller's
-id. While another incarnation of the broker has a valid session, the error is
+id. If another incarnation of the broker has a valid session, the error is
 DUPLICATE_BROKER_REGISTRATION, and the broker retries until this session has expired. Other brokers
 connect to the first listener. Features and log directories in the request are ignored, because all
 nodes have the same version and one directory. Source:

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or begin its shutdown (KIP-631).
+"""BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or start its shutdown (KIP-631).
 
 `broker_ref.controller.broker_heartbeats.TRANSITIONS` defines the state changes. The error is
 STALE_BROKER_EPOCH if this incarnation of the broker is not registered. Source:

@@ -1,6 +1,6 @@
 """AllocateProducerIds (67), version 0: allocate a block of producer ids to a broker (KIP-730).
 
-The error is STALE_BROKER_EPOCH if the broker epoch in the request is not the registered one.
+The error is STALE_BROKER_EPOCH if the broker epoch in the request is not the registered epoch.
 Source: `kafka.server.ControllerApis.handleAllocateProducerIdsRequest`.
 """
 

@@ -1,6 +1,6 @@
 """Load a coordinator's partition in bounded steps.
 
-The loader passes all batches of the log to a callback. It reads a limited number of bytes in each
+The loader passes all batches in the log to a callback. It reads a limited number of bytes in each
 step. The broker can serve other requests between the steps. Invariant: each batch below the initial
 log end offset is passed once, in order. Source: Kafka's `CoordinatorLoaderImpl`.
 """

@@ -1,7 +1,7 @@
 """Writes a coordinator's records to its partition.
 
-The writer appends records as leader, and reports when they have been replicated or have timed out.
-Invariants: records are appended to the leader's log immediately. Writes complete in log order. Each
+The writer appends records to the leader's log, and reports when each write has been replicated or
+has timed out. Invariants: records are appended immediately. Writes complete in log order. Each
 write has exactly one outcome. Source: Kafka's `CoordinatorRuntime`.
 """
 
@@ -32,7 +32,7 @@ APPEND_ERRORS: Final = MappingProxyType(
         ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     }
 )
-"""The error code that clients receive for each error code of the log."""
+"""The error code that clients receive for each error code from the log."""
 
 OnAppend = Callable[[int], None]
 """A callback that receives the offset after the appended batch."""
@@ -93,7 +93,7 @@ class CoordinatorPartitionWriter:
 
     @property
     def last(self) -> PendingWrite:
-        """The last pending write, or a complete write if none is pending."""
+        """The last pending write, or a completed write if no write is pending."""
         return self._pending[-1] if self._pending else NOTHING_WRITTEN
 
     def append(
@@ -129,8 +129,8 @@ class CoordinatorPartitionWriter:
 
         `on_append` is called immediately with the offset after the batch. `on_replicated` is called
         when the batch has been replicated, even if the write has already timed out. `timeout_ms`
-        overrides the default timeout. `errors` maps error codes of the log to the error codes that
-        clients receive.
+        overrides the default timeout. `errors` maps error codes from the log to the error codes
+        that clients receive.
         """
         try:
             result = append()

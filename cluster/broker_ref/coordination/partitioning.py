@@ -14,7 +14,8 @@ _LEAST_HASH: Final = -(1 << 31)
 def partition_of(name: str, partition_count: int) -> int:
     """Return the partition for a group id or a transactional id."""
     value = java_hash(name)
-    # Kafka's Utils.abs returns 0 for Integer.MIN_VALUE, whose absolute value is not an int32.
+    # Kafka's Utils.abs returns 0 for Integer.MIN_VALUE, whose absolute value exceeds the int32
+    # range.
     return 0 if value == _LEAST_HASH else abs(value) % partition_count
 
 

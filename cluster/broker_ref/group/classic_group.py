@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClassicGroup:
-    """A group, initially in state Empty with generation 0.
+    """A group, initially in the Empty state with generation 0.
 
     `protocol_type` is None for a simple group, which has committed offsets but never had members.
     `subscribed_topics` is None if the members do not report their topics.
@@ -106,7 +106,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def remove_pending_member(self, member_id: str) -> None:
-        """Remove a pending member, which has a member id but has not joined with it."""
+        """Remove a pending member, which has a member id but has not joined with this id."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             timer.cancel()
@@ -119,7 +119,10 @@ class ClassicGroup:
         self._supporters.update(member.protocol_names)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Replace the member id of a static member. Its pending requests get FENCED_INSTANCE_ID."""
+        """Replace the member id of a static member.
+
+        Its pending requests fail with FENCED_INSTANCE_ID.
+        """
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
         self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))

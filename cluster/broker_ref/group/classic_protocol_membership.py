@@ -3,11 +3,11 @@
     JoinGroup   updates the member; the epoch of the member is its generation
     SyncGroup   returns the partitions that the member may own
     Heartbeat   returns REBALANCE_IN_PROGRESS if the member must rejoin: there is a new target
-                assignment, the member must confirm a revocation, or partitions became free
+                assignment, the member must confirm a revocation, or partitions have become free
 
-Purpose: let members that use the classic protocol share a group with members that use the consumer
-protocol. The group has no leader: the coordinator calculates the assignments. Invariants: see
-`ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
+Purpose: allow members that use the classic protocol to share a group with members that use the
+consumer protocol. The group has no leader: the coordinator calculates the assignments. Invariants:
+see `ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
 other requests in Kafka's `GroupMetadataManager`.
 """
 
@@ -49,7 +49,7 @@ from broker_ref.protocol.reader import MalformedRequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Joining:
-    """A member that joins, with its id and its subscription."""
+    """A joining member, with its id and its subscription."""
 
     request: JoinRequest
     member_id: str

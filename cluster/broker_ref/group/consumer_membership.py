@@ -61,7 +61,7 @@ Adopt = Callable[[ClassicGroup, str | None, int], None]
 class ConsumerMembership:
     """The members of the consumer groups in a shard.
 
-    `new_id` returns a member id. `adopt` receives the groups that become classic groups.
+    `new_id` returns a member id. `adopt` is called for each group that becomes a classic group.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ConsumerMembership:
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
         """Request a metadata refresh for the groups that subscribe to one of these topics.
 
-        `created_at` is the metadata offset at which topics were created, if any.
+        `created_at` is the metadata offset at which topics were created, or None.
         """
         if created_at is not None:
             self.manager.new_topics_version = created_at
@@ -160,8 +160,8 @@ class ConsumerMembership:
     def _group_for(self, request: ConsumerHeartbeat, changes: list[Change]) -> ConsumerGroup:
         """Return the group of a heartbeat. A joining member can create the group.
 
-        A classic group is deleted if it is empty, and converted if it has members. `changes`
-        receives the records.
+        A classic group is deleted if it is empty, and converted if it has members. The records are
+        added to `changes`.
         """
         group_id = request.group_id
         group = self._shard.groups.get(group_id)
@@ -212,7 +212,7 @@ class ConsumerMembership:
     def fence(
         self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], now_ms: int
     ) -> PendingWrite:
-        """Remove members. Convert the group if only members with the classic protocol remain.
+        """Remove members. Convert the group if only members that use the classic protocol remain.
 
         The group is converted only if `group.consumer.migration.policy` allows the conversion.
         Raises: ApiError if the records cannot be written.
@@ -234,7 +234,7 @@ class ConsumerMembership:
         joining: ConsumerGroupMember | None = None,
         rebalances: bool,
     ) -> PendingWrite:
-        """Convert a group to a classic group. `changes` contains the records of `joining`, if any.
+        """Convert a group to a classic group. `changes` contains the records for `joining`, if set.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND if a subscription has an invalid version, or another
         error code if the records cannot be written).
@@ -339,7 +339,7 @@ class ConsumerMembership:
     def _update_rebalance_timer(
         self, group_id: str, member: ConsumerGroupMember, now_ms: int
     ) -> None:
-        """Start the rebalance timer if the member must revoke partitions, otherwise cancel it."""
+        """Start the rebalance timer if the member must revoke partitions. Otherwise, cancel it."""
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(TimerKind.REBALANCE, group_id, member.member_id)
             return
@@ -369,7 +369,7 @@ class ConsumerMembership:
         now_ms: int,
         is_due: Callable[[ConsumerGroupMember], bool] = lambda _: True,
     ) -> None:
-        """Remove the member when the timeout has passed, if `is_due` still returns True."""
+        """Start a timer that removes the member if `is_due` returns True after the timeout."""
         member_id = member.member_id
 
         def elapsed(time_ms: int) -> None:
@@ -397,7 +397,8 @@ class ConsumerMembership:
         """Resolve regular expressions after the response.
 
         Kafka resolves them in another thread. Here they are resolved in steps, because the node
-        handles other requests between the steps. The topics are those that the client of the current heartbeat may describe.
+        handles other requests between the steps. The topics are those that the client of the
+        current heartbeat may describe.
         """
         if group_id in self._resolving:
             return

@@ -81,7 +81,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> EmbeddedAssignment:
-    """Decode an assignment. No data means no partitions. Raises: MalformedRequestError."""
+    """Decode an assignment. Empty data contains no partitions. Raises: MalformedRequestError."""
     if not data:
         return EmbeddedAssignment(partitions={}, user_data=b"")
     cursor = Cursor(data)

@@ -73,7 +73,7 @@ _MARKER_OUTCOMES: Final = MappingProxyType(
         ErrorCode.coordinator_not_available: ErrorCode.request_timed_out,
     }
 )
-"""Maps errors of marker appends to the error codes that transaction coordinators expect."""
+"""Maps errors from marker appends to the error codes that transaction coordinators expect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class GroupCoordinator:
     ) -> None:
         """Load the partitions that this broker leads.
 
-        `wake` checks the delayed operations of a key.
+        `wake` checks the delayed operations for a key.
         """
         self._config = config
         self._metadata = metadata
@@ -138,13 +138,13 @@ class GroupCoordinator:
     # Leadership
 
     def on_metadata_update(self, delta: MetadataDelta, now_ms: int) -> None:
-        """Inform consumer groups of changed topics, and delete the offsets of deleted topics."""
+        """Notify consumer groups of changed topics, and delete the offsets of deleted topics."""
         self._update_topics(delta)
         if delta.removed_topics:
             self.delete_topic_offsets(delta.removed_topics, now_ms)
 
     def _update_topics(self, delta: MetadataDelta) -> None:
-        """Inform the consumer groups of topics that were created, extended or deleted."""
+        """Notify the consumer groups of topics that were created, extended or deleted."""
         changed: set[str] = set()
         is_created = False
         for name in {name for name, _ in delta.partitions}:
@@ -276,7 +276,7 @@ class GroupCoordinator:
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
         """Handle a JoinGroup request. The reply completes when the next generation starts."""
         try:
-            # As in Kafka, check the session timeout before the shard of the group.
+            # As in Kafka, check the session timeout before looking up the shard of the group.
             if request.group_id:
                 self._check_session_timeout(request.session_timeout_ms)
             owned = self._named_shard(request.group_id)
@@ -291,7 +291,7 @@ class GroupCoordinator:
     def sync(self, request: SyncRequest, now_ms: int) -> Reply[SyncResult]:
         """Handle a SyncGroup request.
 
-        The reply completes when the assignments of the leader are replicated.
+        The reply completes when the assignments from the leader are replicated.
         """
         try:
             owned = self._named_shard(request.group_id)
@@ -362,7 +362,7 @@ class GroupCoordinator:
     ) -> Reply[ConsumerHeartbeatResult]:
         """Handle a ConsumerGroupHeartbeat request.
 
-        The reply completes when the changes of the group are replicated. `is_visible` returns
+        The reply completes when the changes to the group are replicated. `is_visible` returns
         whether the client may describe a topic.
         """
         try:
@@ -464,7 +464,7 @@ class GroupCoordinator:
     ) -> OffsetCommitValue | None:
         """Return the replicated offset of a group for one partition, or None.
 
-        With `in_log`, return the latest offset in the log of this broker.
+        If `in_log` is True, return the latest offset in the log of this broker.
         """
         shard = self._shard(group_id).shard
         end_offset = shard.log_end_offset if in_log else shard.high_watermark
@@ -490,7 +490,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], Reply[ErrorCode]]:
-        """Delete offsets of topics that have no subscribers. Return an error code per partition.
+        """Delete offsets for topics that have no subscribers. Return an error code per partition.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """
@@ -501,7 +501,7 @@ class GroupCoordinator:
         """Delete the offsets of all groups for deleted topics.
 
         The offsets are removed from memory even if the tombstones cannot be written, because
-        loading ignores offsets of topics that do not exist.
+        offsets for topics that do not exist are ignored during loading.
         """
         for owned in self._owned.values():
             owned.commits.delete_topic_offsets(topics, now_ms)

@@ -48,7 +48,7 @@ def group_tombstone(group_id: str) -> Change:
 
 
 def tombstones_of(group: Group) -> list[Change]:
-    """Return the tombstones of a group of either protocol. The last one deletes the group."""
+    """Return the tombstones of a classic or consumer group. The last one deletes the group."""
     if isinstance(group, ClassicGroup):
         return [group_tombstone(group.group_id)]
     return list(group_tombstones(group))

@@ -102,7 +102,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """The result of LeaveGroup. `members` contains an error code for each member, in order."""
+    """The result of LeaveGroup. `members` contains an error code per member, in request order."""
 
     error_code: ErrorCode = ErrorCode.none
     members: tuple[ErrorCode, ...] = ()
@@ -154,7 +154,7 @@ class Member:
         raise LookupError(f"Member {self.member_id!r} has no protocol {protocol_name!r}.")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the first of the member's protocols that is a candidate.
+        """Return the member's first protocol that is a candidate.
 
         The member must support at least one candidate.
         """

@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for the groups of a shard.
 
 Purpose: validate the requests of members, change the group, and start rebalances with `Rebalance`.
-Invariants: rejected requests get Kafka's error codes, checks run in Kafka's order, and each reply
+Invariants: the error codes and the order of the checks are the same as in Kafka, and each reply
 completes once. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
@@ -80,7 +80,7 @@ class Membership:
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Join:
-        """Add a member, or let an existing member rejoin.
+        """Handle a JoinGroup request from a new or an existing member.
 
         The reply completes when the next generation starts.
         """
@@ -134,7 +134,7 @@ class Membership:
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Return whether the member can join without exceeding `group.max.size`.
 
-        While members rejoin, the limit applies to the members that have rejoined.
+        During the join phase, the limit applies only to the members that have rejoined.
         """
         size_max = self._config.group_max_size
         member = group.members.get(member_id)
@@ -447,7 +447,8 @@ class Membership:
     ) -> None:
         """Reject members that are not in the current generation (KIP-447).
 
-        Producers that do not send a member id (as before KIP-447) can commit in any group state.
+        Producers that do not send a member id (for example, producers that are older than KIP-447)
+        can commit in any group state.
         """
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return

@@ -1,6 +1,6 @@
 """Conversion of classic groups to consumer groups and back, while they have members.
 
-    upgrade    a member joins a classic group with the consumer protocol
+    upgrade    a member that uses the consumer protocol joins a classic group
     downgrade  members leave a consumer group, and only members that use the classic protocol
                remain; or a static member that uses the classic protocol replaces the last member
                that uses the consumer protocol
@@ -63,8 +63,8 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     completed a rebalance has generation 0, which is not a valid epoch of a member.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid or a partition is
-    assigned to two members). The error is the same if an assignment contains data of a client-side
-    assignor, because the conversion would lose this data.
+    assigned to two members). The error is the same if an assignment contains data from a
+    client-side assignor, because the conversion would lose this data.
     """
     epoch = max(group.generation_id, FIRST_EPOCH)
     try:
@@ -91,7 +91,7 @@ def _consumer_member(
     subscription = read_subscription(member.metadata(protocol))
     assignment = read_assignment(member.assignment)
     if assignment.user_data:
-        raise _not_upgraded(group, "its assignments contain data of a custom assignor")
+        raise _not_upgraded(group, "its assignments contain data from a custom assignor")
     return ConsumerGroupMember(
         member_id=member.member_id,
         member_epoch=epoch,
@@ -158,7 +158,8 @@ def downgraded_group(
 ) -> ClassicGroup:
     """Return the classic group, in state Stable, that replaces a consumer group.
 
-    `joining` replaces the static member with the same instance id, and gets its target assignment.
+    `joining` replaces the static member with the same instance id, and receives its target
+    assignment.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the version of a member's subscription is invalid).
     """
@@ -196,7 +197,7 @@ def downgraded_group(
 def embedded_assignment(
     assignment: Assignment, subscription: bytes, metadata: ClusterMetadata
 ) -> bytes:
-    """Encode an assignment in the version of a member's subscription.
+    """Encode an assignment with the version of a member's subscription.
 
     Topics that do not exist are omitted. Only the version of the subscription is read. Raises:
     MalformedRequestError for an invalid version.

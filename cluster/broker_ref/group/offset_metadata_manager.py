@@ -47,7 +47,7 @@ _MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANC
 
 
 def is_metadata_invalid(metadata: str | None, config: BrokerConfig) -> bool:
-    """Return whether the metadata of an offset is too long, in UTF-16 code units as in Java."""
+    """Return whether the metadata of an offset is too long. Kafka counts UTF-16 code units."""
     maximum = config.offset_metadata_max_bytes
     return metadata is not None and len(metadata.encode("utf-16-be", "surrogatepass")) > 2 * maximum
 
@@ -57,7 +57,7 @@ class Committer:
     """The client that commits offsets.
 
     The generation, or the member epoch, is -1 if the client is not a member. `knows_member_epochs`
-    is False for OffsetCommit requests of a version before KIP-848.
+    is False for OffsetCommit versions that are older than KIP-848.
     """
 
     member_id: str = ""
@@ -147,7 +147,7 @@ class OffsetMetadataManager:
         )
 
     def check_fetch(self, group_id: str, *, member_id: str | None, member_epoch: int) -> None:
-        """Check the member of an OffsetFetch request. Classic groups accept every member.
+        """Check the member of an OffsetFetch request. Classic groups accept any member.
 
         Raises: ApiError, as in `check_offset_fetch`.
         """
@@ -158,7 +158,7 @@ class OffsetMetadataManager:
     def delete(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], PendingWrite]:
-        """Delete offsets of topics that have no subscribers. Return an error code per partition.
+        """Delete offsets for topics that have no subscribers. Return an error code per partition.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
         """

@@ -1,9 +1,9 @@
 """Committed offsets in memory, and the topic that stores them.
 
 Purpose: store the offsets of the groups in one partition of `__consumer_offsets`. OffsetFetch
-returns only replicated offsets, while changes are based on all offsets in the leader's log.
-Invariant: the store keeps every value that may still be read, with the high watermark at which the
-value is replicated. `remove_obsolete` removes all other values. Source: Kafka's
+returns only replicated offsets, but the coordinator also uses the offsets that are not replicated
+yet. Invariant: the store keeps every value that may still be read, and the high watermark that
+shows that the value is replicated. `remove_obsolete` removes all other values. Source: Kafka's
 `OffsetMetadataManager`.
 """
 
@@ -28,11 +28,12 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A committed offset, with the position of its record in the log.
+    """A committed offset, with the log offset of its record.
 
     `value` is None if the offset was deleted. The value is replicated when the high watermark
-    reaches `required_offset`. `record_offset` is the offset of its record. In a transaction,
-    `required_offset` is the offset after the commit marker, which follows the record.
+    reaches `required_offset`. `record_offset` is the log offset of the record that contains the
+    value. In a transaction, `required_offset` is the offset after the commit marker, which follows
+    the record.
     """
 
     required_offset: int
@@ -129,7 +130,7 @@ class OffsetStore:
         return found
 
     def latest(self, group: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """Return all offsets of a group in the leader's log, whether or not they are replicated."""
+        """Return all offsets of a group in the leader's log, including unreplicated offsets."""
         return {
             topic_partition: versions[-1].value
             for topic_partition, versions in self._groups.get(group, {}).items()

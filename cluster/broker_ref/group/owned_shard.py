@@ -1,6 +1,6 @@
 """A shard with the components that serve its groups.
 
-Purpose: create the components, and choose the one that serves a request of the classic protocol.
+Purpose: create the components, and choose the component that handles a classic-protocol request.
 Source: Kafka's `GroupCoordinatorShard`.
 """
 
@@ -69,15 +69,15 @@ class OwnedShard:
         self.commits = OffsetMetadataManager(self.shard, self.membership, metadata=metadata)
 
     def membership_of(self, group_id: str) -> Membership | ClassicProtocolMembership:
-        """Return the component that serves the members of a group with the classic protocol."""
+        """Return the component that handles the classic-protocol requests for a group."""
         group = self.shard.consumer_group(group_id)
         return self.membership if group is None or not group.members else self._classic_protocol
 
     def is_outdated(self, partition: Partition) -> bool:
         """Return whether the groups must be loaded again from `partition`.
 
-        The groups are outdated if the partition was opened again, or if its leader epoch has
-        increased after a failed load (`CoordinatorRuntime.scheduleLoadOperation`).
+        The groups are outdated if the partition was opened again, or if loading failed and the
+        leader epoch has increased (`CoordinatorRuntime.scheduleLoadOperation`).
         """
         has_failed = self.shard.state is ShardState.FAILED
         is_elected_again = partition.leader_epoch > self._leader_epoch

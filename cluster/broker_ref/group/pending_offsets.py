@@ -49,7 +49,7 @@ class PendingOffsets:
     def remove(self, group: str, topic_partition: TopicPartition) -> None:
         """Remove the pending offsets of all transactions for a partition.
 
-        Called when the committed offset of the partition is deleted.
+        This method is called when the committed offset of the partition is deleted.
         """
         for producer_id in self._open.get(group, {}).get(topic_partition, set()).copy():
             self._close(producer_id, group, topic_partition)

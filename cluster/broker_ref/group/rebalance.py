@@ -98,7 +98,8 @@ class Rebalance:
                 group.group_id, len(late),
             )  # fmt: skip
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left, and none has joined. Wait until their sessions expire.
+            # Only static members remain, and none of them has rejoined. Wait until their sessions
+            # expire.
             self._wait_for_joins(group, now_ms)
             return NOTHING_WRITTEN
         group.next_generation(now_ms)

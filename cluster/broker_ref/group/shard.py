@@ -255,9 +255,9 @@ class Shard:
     def replay_consumer_group(
         self, key: ConsumerGroupKey, value: ConsumerGroupValue | None
     ) -> None:
-        """Apply a record of a consumer group. Create the group with its first record.
+        """Apply a record of a consumer group. Create the group if it does not exist.
 
-        The group replaces a simple group, which exists only because of its offsets.
+        A new group replaces a simple group, which exists only because it has committed offsets.
         """
         group = self.consumer_group(key.group)
         if group is None:
@@ -346,7 +346,7 @@ class Shard:
             records,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            base_sequence=0,  # As in Kafka; the log ignores the sequences of coordinators.
+            base_sequence=0,  # As in Kafka. The log ignores sequences from coordinators.
             is_transactional=True,
         )
         return self.partition.append(

@@ -108,7 +108,7 @@ def send_request(
     timeout_seconds: float = 30.0,
     credentials: Credentials | None = None,
 ) -> Any:
-    """Send a request entity to the broker at `address` (`host:port`) and return the response.
+    """Send a request to the broker at `address` (`host:port`) and return the response.
 
     Raises: OSError if the broker is unreachable, closes the connection, rejects the credentials or
     does not respond in time.

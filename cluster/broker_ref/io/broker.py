@@ -1,6 +1,6 @@
 """A running broker: configuration, storage on disk, node, clock and server.
 
-Starts and stops these parts in the right order, and reports each startup error on one line.
+Starts and stops these parts in the correct order, and reports each startup error on one line.
 Invariants: after a failed start, no files or sockets remain open. `stop` closes everything, even if
 one part fails. A node that cannot continue is stopped immediately.
 """
@@ -129,7 +129,7 @@ def broker_security(
 def _connections(
     config: BrokerConfig, listener: ListenerSettings, mechanism_config: str
 ) -> NodeConnections:
-    """Return the settings for connecting to this listener of other nodes.
+    """Return the settings for connections to this listener on other nodes.
 
     Raises: InvalidBrokerConfigError, TlsSettingsError.
     """
@@ -263,9 +263,9 @@ class Broker(RunningNode):
     async def stop(self, *, controlled: bool = True) -> None:
         """Stop the broker.
 
-        With `controlled`, the broker first moves its partition leadership to other brokers. Without
-        `controlled`, the controller fences the broker when its session expires. Raises: the same
-        errors as `RunningNode.stop`.
+        If `controlled` is True, the broker first moves its partition leadership to other brokers.
+        If `controlled` is False, the controller fences the broker when its session expires. Raises:
+        the same errors as `RunningNode.stop`.
         """
         if controlled:
             self.node.begin_shutdown()

@@ -23,7 +23,7 @@ from broker_ref.io.private_files import write_private
 CA_LIFETIME: Final = datetime.timedelta(days=3650)
 CERTIFICATE_LIFETIME: Final = datetime.timedelta(days=365)
 RENEWAL: Final = datetime.timedelta(days=30)
-"""A certificate is renewed when its remaining validity is at most this long."""
+"""A certificate is renewed if its remaining validity is at most this period."""
 
 _CLOCK_SKEW: Final = datetime.timedelta(days=1)
 
@@ -66,7 +66,7 @@ class CertificateAuthority:
     ) -> Path:
         """Return the PEM file `NAME.pem` with a private key (PKCS #8) and its certificate.
 
-        `names` are host names and IP addresses. The certificate is for servers and clients. An
+        `names` are host names and IP addresses. Servers and clients can use the certificate. An
         existing file is reused if its certificate contains these names and does not expire soon.
         """
         path = self._directory / f"{name}.pem"

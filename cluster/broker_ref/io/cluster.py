@@ -115,7 +115,7 @@ class Cluster:
 
         The methods of `ClientSettings` return the settings in the format of each client library.
         `user` is `client` or `admin`. `mechanism` is a SASL mechanism of the cluster's `security`.
-        The default is the first mechanism. Without `security`, the settings are those of a
+        The default is the first mechanism. If the cluster has no `security`, the settings are for a
         PLAINTEXT listener. Raises: ClusterError if the user or the mechanism does not exist.
         """
         if self._secured is None:
@@ -197,8 +197,8 @@ class Cluster:
     ) -> None:
         """Create a topic and wait for its leaders. Raises: CreateTopicError, ClusterError.
 
-        `configs` are topic configs, such as `{"retention.ms": "60000"}`. With a
-        `replication_factor` of -1, the broker uses `default.replication.factor`.
+        `configs` are topic configs, such as `{"retention.ms": "60000"}`. If `replication_factor` is
+        -1, the broker uses `default.replication.factor`.
         """
         self._require_started()
         serving = [broker for each, broker in self._brokers.items() if not self._is_paused(each)]
@@ -379,7 +379,7 @@ class Cluster:
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return `configs` with the replication factors of internal topics for this many brokers."""
+    """Return `configs` with replication factors of internal topics for this number of brokers."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),

@@ -6,8 +6,8 @@ stored. A request uses memory for the bytes that have arrived and for at most on
 regardless of its declared length. The node handles one request per connection at a time. If a
 client stops reading its responses, the node stops handling its requests.
 
-A large request is received in pieces that are joined at the end. The join requires one copy, but is
-four times as fast as growing a single buffer.
+A large request is received in pieces that are joined at the end. Joining the pieces requires one
+copy, but it is four times as fast as growing a single buffer.
 
 With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
 bytes in the buffer of the socket's transport, so responses are passed to the TLS transport in
@@ -26,7 +26,8 @@ from broker_ref.io.memory import RequestMemory
 
 FRAME_LENGTH_BYTES = 4
 
-# The buffer of an idle connection. Most requests fit, and 500 idle connections use 4 MiB.
+# The buffer of an idle connection. Most requests fit into this buffer. The buffers of 500 idle
+# connections use 4 MiB.
 IDLE_BUFFER_BYTES = 8 * 1024
 _FIRST_PIECE_BYTES = 64 * 1024
 _NEXT_PIECE_BYTES = 256 * 1024
@@ -125,8 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         """Keep the connection open until all responses have been sent.
 
         A client may close only its sending side. The server cannot distinguish a half-closed
-        connection from a fully closed one until the server sends a response. asyncio does not
-        support half-closed TLS connections.
+        connection from a fully closed connection until the server sends a response. asyncio does
+        not support half-closed TLS connections.
         """
         self.is_at_end = True
         self._owner.runnable(self)
@@ -157,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is None or self._closes_when_sent or self._transport.is_closing()
 
     def next_request(self) -> bytes | None:
-        """Return the next complete request, or None if there is none.
+        """Return the next complete request, or None if no request is complete.
 
         Start, pause or resume reading, depending on the buffer. Raises: RequestRefusedError.
         """

@@ -3,8 +3,9 @@
     security/   the CA, the brokers' certificate and the passwords
     clients/    client settings for users to copy
 
-All files are readable only by their owner. Invariant: a restart keeps the CA and the passwords. The
-brokers' certificate is renewed if their host names have changed or if it expires soon.
+All files are readable only by their owner. Invariant: the CA and the passwords stay the same after
+a restart. The brokers' certificate is renewed if their host names have changed or if it expires
+soon.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants: no path leads outside the root directory. Only one process at a time owns the root
 directory (`.lock`, as in Kafka's log directories). At most `open_files_max` file descriptors are
-open, even if more files are in use. When a flush returns, the entries of the file and of its
-directories are durable, even if an earlier process created them and was killed.
+open, even if more files are in use. When a flush returns, the directory entries of the file and of
+its parent directories are durable, even if an earlier process created them and was killed.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ class _Descriptors:
         self._synced: set[Path] = set()
         """The directories whose own entries and whose parents' entries are durable.
 
-        Entries from an earlier process are possibly not durable, because the process may have been
-        killed.
+        Entries that an earlier process created may not be durable, because that process may have
+        been killed.
         """
 
     def get(self, full: Path) -> int:

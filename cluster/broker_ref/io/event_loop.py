@@ -28,7 +28,7 @@ class EventLoopThread:
     def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run `coroutine` in the loop and return its result.
 
-        Raises: TimeoutError after `call_timeout_seconds`. The coroutine is then cancelled.
+        After `call_timeout_seconds`, cancel the coroutine. Raises: TimeoutError.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:

@@ -14,7 +14,7 @@ import gc
 from typing import Final
 
 FROZEN_MARGIN: Final = 3_000_000
-"""Objects are unfrozen when their number exceeds twice the last count plus this margin."""
+"""Objects are unfrozen when their count exceeds twice the last survivor count plus this margin."""
 
 _OLDEST: Final = 2
 
@@ -32,7 +32,7 @@ class LongLivedObjects:
         gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
-        """Make the collector visit all objects again."""
+        """Stop freezing objects, and unfreeze all objects."""
         gc.callbacks.remove(self._collected)
         gc.unfreeze()
 

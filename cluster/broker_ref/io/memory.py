@@ -2,8 +2,8 @@
 
 The limit corresponds to Kafka's `queued.max.request.bytes`, but a connection is charged for its
 buffer, not for the request length that its client has sent. Invariant: the total is at most
-`bytes_max`. The oldest request is an exception: it always gets memory, so at least one request can
-be completed.
+`bytes_max`. The oldest request is an exception: it always receives memory, so at least one request
+can be completed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RequestMemory:
         return False
 
     def release(self, connection_id: ConnectionId) -> list[ConnectionId]:
-        """Release a connection's memory. Return the waiting connections that now get memory."""
+        """Release a connection's memory. Return the waiting connections that now receive memory."""
         if connection_id not in self._held_bytes:
             return []
         self._used_bytes -= self._held_bytes.pop(connection_id)

@@ -75,9 +75,9 @@ def move_leader(
 def fenced(
     faults: Faults, bootstrap_servers: str, *, broker_id: int, timeout_seconds: float = 60.0
 ) -> Iterator[None]:
-    """Make the controller fence a running broker for the duration of the block.
+    """Fence a running broker for the duration of a `with` block.
 
-    The function holds back the broker's heartbeats during the block. The block starts when the
+    The function holds back the broker's heartbeats until the block ends. The block starts when the
     broker's session has expired. After the block, the function waits until the broker is unfenced.
     Raises: OperationError.
     """

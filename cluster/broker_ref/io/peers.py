@@ -1,10 +1,11 @@
 """A node's connections to other nodes.
 
-`Peers` performs the `SendRequest` and `CloseChannel` effects, and returns responses as events.
+`Peers` carries out the `SendRequest` and `CloseChannel` effects, and returns responses as events.
 Each channel has one connection, which is opened when it is needed. If the channel uses SASL, the
-node first logs in, and logs in again before its session expires. Invariants: each request results
-in one event. Responses are matched by correlation id. If a connection is lost, its pending requests
-fail, and the next request opens the channel again. After `close`, no connections or tasks remain.
+node logs in first, and logs in again before its session expires. Invariants: each request produces
+one event. Responses are matched by correlation id. If a connection is lost, its pending requests
+fail, and the channel is opened again for the next request. After `close`, no connections or tasks
+remain.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Peers:
         self._is_closed = False
 
     def apply(self, effect: PeerEffect) -> None:
-        """Perform an effect. Its events are delivered in later iterations of the event loop."""
+        """Carry out an effect. Its events are delivered in later iterations of the event loop."""
         if self._is_closed:
             return
         match effect:

@@ -93,8 +93,8 @@ class BrokerProcess:
     def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
         """Stop the process cleanly (SIGTERM) and return its exit code.
 
-        Raises: BrokerProcessError if the process is not running or does not exit in time. In the
-        latter case, the process is killed.
+        Raises: BrokerProcessError if the process is not running or does not exit in time. If it
+        does not exit in time, the process is killed.
         """
         process = self._running()
         process.terminate()
@@ -115,7 +115,7 @@ class BrokerProcess:
             self._reap()
 
     def logs(self) -> str:
-        """Return what the broker has written to stderr since this object was created."""
+        """Return the broker's stderr output since this object was created."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 

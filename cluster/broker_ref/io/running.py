@@ -108,7 +108,8 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed. All other parts are closed.
+        Raises: LogError or StorageError if a log could not be flushed. All other parts are closed
+        even in this case.
         """
         try:
             await self.server.stop()

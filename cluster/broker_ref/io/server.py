@@ -166,14 +166,14 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
-        """Let the node continue after one of its methods has been called directly."""
+        """Run the node's due work after one of its methods has been called directly."""
         if self._is_stopping:
             return
         self._time_passed()
         self._arm_deadline()
 
     async def start(self, listeners: Sequence[ServerListener]) -> None:
-        """Begin to accept connections. The server closes the sockets when it stops."""
+        """Start accepting connections. The server closes the sockets when it stops."""
         for listener in listeners:
             new_connection = partial(self._new_connection, listener)
             if listener.tls is not None:
@@ -262,7 +262,7 @@ class Server:
         )
 
     def runnable(self, connection: Connection) -> None:
-        """Serve available requests, alternating between connections."""
+        """Serve available requests from the connections in turn."""
         self._runnable.append(connection)
         if self._is_running_requests:
             return
@@ -465,8 +465,8 @@ class Server:
     def _bound_unsent_bytes(self, added_bytes: int) -> None:
         """While the limit is exceeded, drop the clients that have been stalled the longest.
 
-        The bytes are counted only if the limit may be exceeded. Otherwise, each response would
-        require a visit to all connections.
+        The bytes are counted only if the limit may be exceeded, because counting them requires a
+        visit to all connections.
         """
         self._unsent_bytes_max += added_bytes
         if self._unsent_bytes_max <= self._limits.unsent_bytes_max:

@@ -29,7 +29,7 @@ class BrokerStartError(Exception):
 class BrokerSettings:
     """The settings of one broker.
 
-    `configs` are Kafka's broker configs, and port 0 selects a free port. `controller` is the host
+    `configs` contains Kafka's broker configs. Port 0 selects a free port. `controller` is the host
     and port of the controller. If `advertised_host` or `advertised_port` is None, the listening
     address is advertised. The config `listeners` takes precedence over these addresses.
     """
@@ -116,7 +116,7 @@ def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> Bro
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Return the limits that a broker's config sets for clients."""
+    """Return the limits for clients, as configured in the broker's config."""
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connection_idle_ms_max=config.connections_max_idle_ms,

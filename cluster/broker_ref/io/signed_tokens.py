@@ -1,6 +1,6 @@
 """The validators of a broker's signed tokens.
 
-If a listener uses signed tokens, imports the modules that need the package `cryptography`.
+Imports the modules that need the package `cryptography` only if a listener uses signed tokens.
 """
 
 from __future__ import annotations

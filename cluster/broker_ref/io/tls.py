@@ -92,7 +92,7 @@ def _load_key_store(context: ssl.SSLContext, store: Store) -> None:
 
 
 class _Handshake:
-    """A TLS context of one connection. It keeps the alert of a failed handshake.
+    """A TLS context for one connection. It stores the alert of a failed handshake.
 
     asyncio closes the connection when a handshake fails, without sending the alert that
     contains the reason. If `has_begun` is True, an asyncio transport owns `client` and closes the
@@ -109,7 +109,7 @@ class _Handshake:
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **arguments: Any
     ) -> ssl.SSLObject:
-        """Call `SSLContext.wrap_bio`, and keep the alert if the handshake fails."""
+        """Call `SSLContext.wrap_bio`, and store the alert if the handshake fails."""
         wrapped = self._context.wrap_bio(incoming, outgoing, **arguments)
         do_handshake = wrapped.do_handshake
 
@@ -130,7 +130,7 @@ class _Handshake:
 class TlsAcceptor:
     """Accepts connections from `listener`, and passes them to a protocol after the handshake.
 
-    If a handshake fails, the client gets the alert, and the connection is closed after
+    If a handshake fails, the client receives the alert, and the connection is closed after
     `failure_delay_seconds`, as in Kafka (`connection.failed.authentication.delay.ms`).
     """
 

@@ -24,8 +24,8 @@ batch, so a broker can set the base offset and the leader epoch without recomput
 |       61 |      | records                | compressed together if a codec is set              |
 
 The log uses these functions to read, check and change batches, usually without decoding their
-records. Single records are encoded and decoded in `records`. Invariant: no bytes beyond the given
-data are read, even if a length in a batch is wrong. Source: `DefaultRecordBatch`,
+records. The module `records` encodes and decodes single records. Invariant: no bytes beyond the
+given data are read, even if a length in a batch is wrong. Source: `DefaultRecordBatch`,
 `ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords` and `LogValidator`.
 """
 
@@ -175,7 +175,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Decode the header at `position`. At least 61 bytes must be available from there."""
+    """Decode the header at `position`. At least 61 bytes must follow this position."""
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 

@@ -39,7 +39,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file, by partition. A missing file contains no offsets.
+    """Return the offsets in a checkpoint file, by partition. Return none if the file is missing.
 
     Raises: CorruptLogError with the name of the file.
     """
@@ -70,7 +70,7 @@ def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]])
 def read_clean_shutdown_epoch(storage: Storage) -> int:
     """Return the broker epoch of the last shutdown, or -1 if that shutdown was not clean.
 
-    As in Kafka, a file with invalid contents is not an error.
+    As in Kafka, invalid contents do not cause an error, but result in -1.
     """
     if not storage.exists(CLEAN_SHUTDOWN_FILE):
         return NO_BROKER_EPOCH

@@ -10,9 +10,9 @@
 | marker whose record was removed by compaction       | yes                                       |
 | control batch of another type                       | no                                        |
 
-Invariants: callers pass each batch once, in log order. A marker is retained as long as a batch of
-its transaction remains. Otherwise, consumers would attribute this batch to the next transaction of
-the producer.
+Invariants: callers pass each batch once, in log order. A marker is retained if a batch of its
+transaction remains. Without the marker, consumers would attribute this batch to the next
+transaction of the producer.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The cleaner selects the log with the largest dirty ratio, compacts it over several calls, stores the
 clean offset in `cleaner-offset-checkpoint`, and then selects the next log. Invariants: only one log
-is compacted at a time. If the log loses segments during its compaction (because of truncation,
-retention or deletion), the compaction is aborted. The cleaner replaces Kafka's cleaner threads in a
-single-threaded broker.
+is compacted at a time. If segments of the log are removed during its compaction (because of
+truncation, retention or deletion), the compaction is aborted. The cleaner replaces Kafka's cleaner
+threads in a single-threaded broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log. `removals` is `PartitionLog.removals` when the compaction starts."""
+    """The compaction of a log. `removals` is the value of `PartitionLog.removals` at the start."""
 
     key: TopicPartition
     log: PartitionLog
@@ -98,8 +98,8 @@ class LogCleaner:
                 run.steps.close()
             except StorageError as error:
                 logger.warning(
-                    "A file of an aborted compaction could not be removed, and will be removed at "
-                    "the next startup of the broker: %s",
+                    "A file from an aborted compaction could not be removed, and will be removed "
+                    "at the next startup of the broker: %s",
                     error,
                 )
 

@@ -39,7 +39,7 @@ from broker_ref.log.records import RecordView
 from broker_ref.log.segment import LogSegment
 
 _READ_BYTES = 64 * 1024
-# Decoding one record takes as long as scanning this many bytes.
+# Decoding one record takes as much time as scanning this number of bytes.
 _RECORD_WORK_BYTES = 32
 
 
@@ -48,8 +48,8 @@ def clean_log(
 ) -> Generator[int, None, int]:
     """Compact a log. Yield the work of each step in bytes, and return the clean offset.
 
-    If the generator is closed, groups that were already replaced remain compacted, and the rest of
-    the log is unchanged. Raises: LogError, StorageError.
+    If the generator is closed, groups that have already been replaced remain compacted, and the
+    rest of the log is unchanged. Raises: LogError, StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
     end_offset = yield from _fill_map(log_to_clean, offsets)

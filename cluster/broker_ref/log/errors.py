@@ -26,7 +26,7 @@ class LogError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordError:
-    """The index of an invalid record in its batch, and the reason (KIP-467)."""
+    """The index of an invalid record in its batch, and why the record is invalid (KIP-467)."""
 
     batch_index: int
     message: str

@@ -53,8 +53,8 @@ def filter_batch(
 ) -> bytes | None:
     """Return a batch with only the records that `retain` accepts, or None if nothing remains.
 
-    A batch without a delete horizon gets `new_delete_horizon_ms` if it contains a tombstone or if
-    `is_discardable_marker` is True. If `retain_empty` is True, the header of a batch without
+    A batch without a delete horizon receives `new_delete_horizon_ms` if it contains a tombstone or
+    if `is_discardable_marker` is True. If `retain_empty` is True, the header of a batch without
     records is retained. Raises: LogError if the records cannot be decoded.
     """
     held: list[RecordView] | None = None

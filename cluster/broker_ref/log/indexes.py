@@ -19,7 +19,8 @@ from broker_ref.log.storage import File
 
 _OFFSET_ENTRY = struct.Struct("!ii")
 _TIME_ENTRY = struct.Struct("!qi")
-# A binary search reads single entries until at most this many remain, which are read in one block.
+# A binary search reads single entries until at most this number of entries remains. It reads the
+# remaining entries in one block.
 _BLOCK_ENTRIES = 256
 RELATIVE_OFFSET_MAX = 2**31 - 1
 

@@ -95,7 +95,7 @@ class LeaderEpochFileCache:
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the leader epochs that end at or before `start_offset`.
 
-        The leader epoch of the record at `start_offset` then starts at `start_offset`.
+        After this call, the leader epoch of the record at `start_offset` starts at `start_offset`.
         """
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:

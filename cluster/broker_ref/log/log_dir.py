@@ -1,4 +1,4 @@
-"""The log directory that DescribeLogDirs reports, provided by the I/O layer."""
+"""The log directory that DescribeLogDirs reports. The I/O layer provides it."""
 
 from __future__ import annotations
 

@@ -46,8 +46,9 @@ from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 # Directory names with these suffixes contain the topic id instead of the topic name, because a
-# topic name can already have the maximum length of a file name. As in Kafka, the names are unique:
-# a replica can be created and deleted again before the files of its first log are removed.
+# topic name without a suffix can have the maximum length of a file name. As in Kafka, the directory
+# names must be unique, because a replica can be created and deleted again before the files of its
+# first log are removed.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
@@ -144,7 +145,7 @@ class LogManager:
     def _before_truncation(self, key: TopicPartition, offset: int) -> None:
         """Lower the offsets of a log in the checkpoint files.
 
-        A file is written only if it contains a higher offset or a different log start offset of
+        A file is written only if it contains a higher offset or a different log start offset for
         this log.
         """
         for path, offsets in self._checkpoints().items():
@@ -265,7 +266,7 @@ class LogManager:
         log = self._logs[key]
         if log.log_start_offset > log.segments[0].base_offset:
             self._log_start_offsets[key] = log.log_start_offset
-        else:  # As in Kafka, a log that starts with its first segment has no entry.
+        else:  # As in Kafka, store no entry if the first segment starts at this offset.
             self._log_start_offsets.pop(key, None)
 
     def _write_checkpoint(self, path: str) -> None:
@@ -316,7 +317,7 @@ class LogManager:
         """Return whether a log that was not opened may have to be recovered.
 
         Logs without records are ignored, because a power failure can remove the topic id of such a
-        log. The directory of the log then remains even after its topic is deleted.
+        log. In this case, the directory of the log remains even after its topic is deleted.
         """
         return any(
             has_records(self._storage, f"{topic}-{partition}")

@@ -1,4 +1,4 @@
-"""The part of a log to compact, and its priority (`LogToClean`, `LogCleanerManager`).
+"""The part of a log that can be compacted, and its priority (`LogToClean`, `LogCleanerManager`).
 
     log start offset    first dirty offset    first uncleanable offset    log end offset
     | compacted         | dirty, cleanable    | dirty, not cleanable      |
@@ -30,7 +30,7 @@ class LogToClean:
 def find_cleanable(
     log: PartitionLog, *, checkpoint: int | None, last_stable_offset: int, now_ms: int
 ) -> LogToClean | None:
-    """Return the part of a log to compact, or None if no compaction is necessary.
+    """Return the part of a log that must be compacted, or None if no compaction is necessary.
 
     `checkpoint` is the offset up to which the log has been compacted, or None.
     """
@@ -39,7 +39,7 @@ def find_cleanable(
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         if not config.delete:
             logger.warning(
-                "%s: the compaction checkpoint %d is not between the log start offset %d and the "
+                "%s: the cleaner checkpoint %d is not between the log start offset %d and the "
                 "log end offset %d. The entire log will be compacted again",
                 log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
             )  # fmt: skip

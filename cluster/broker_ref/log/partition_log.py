@@ -86,7 +86,7 @@ class PartitionLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.removals = 0
-        """Incremented when segments are removed or truncated. Earlier lookups are then invalid."""
+        """Counts removals and truncations of segments, which invalidate earlier lookups."""
 
     @classmethod
     def open(
@@ -110,9 +110,9 @@ class PartitionLog:
         `LogManager`). After an unclean shutdown, recovered records are flushed if `flush.messages`
         requires it, so that no record is read and then lost in a power failure. Kafka's
         `LogLoader.recoverLog` does not flush them. Before each truncation, `on_truncate` is called
-        with the new end of the log and must durably lower the checkpoints. `before_first_write` is
-        called before the first write. If the call fails, it is repeated before the next write.
-        Raises: CorruptLogError with the file and the position, StorageError.
+        with the new log end offset. This function must durably lower the checkpoints.
+        `before_first_write` is called before the first write. If the call fails, it is repeated
+        before the next write. Raises: CorruptLogError with the file and the position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -291,7 +291,8 @@ class PartitionLog:
         except RetriableStorageError as error:
             if self.log_end_offset == log_end_offset:
                 raise
-            # Batches were written but possibly not flushed. A retry would write them again.
+            # Batches were written, but they may not have been flushed. A retry would write them
+            # again.
             raise StorageError(str(error)) from error
 
     def _write_runs(
@@ -367,8 +368,8 @@ class PartitionLog:
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Durably remove all batches that end at or after `offset` (`UnifiedLog.truncateTo`).
 
-        A batch that contains `offset` is removed entirely. The new log end offset is then lower
-        than `offset`. It is also lower if there is a gap before `offset`. `on_truncate` is called
+        A batch that contains `offset` is removed entirely. In this case, or if there is a gap
+        before `offset`, the new log end offset is lower than `offset`. `on_truncate` is called
         before any data is removed. Raises: LogError.
         """
         self._health.require()
@@ -549,7 +550,8 @@ class PartitionLog:
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
             self._roll(now_ms, self.log_end_offset)
-        # The directory must always contain a segment, whose name determines the next offset.
+        # The directory must always contain a segment, because the name of the segment determines
+        # the next offset.
         self._segments[count].flush()
         self.removals += 1
         deleted = self._segments.take_oldest(count)
@@ -638,7 +640,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush the log, store a producer snapshot, and close the files.
 
-        The next `open` then needs no recovery.
+        The next `open` needs no recovery.
         """
         try:
             if self._health.error is None and self._needs_seal:

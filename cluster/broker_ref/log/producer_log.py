@@ -203,7 +203,7 @@ class ProducerLog:
         log_start_offset: int,
         high_watermark: int,
     ) -> ProducerStateManager:
-        """Return a state with the markers at or above the high watermark.
+        """Return a state that contains the markers at or above the high watermark.
 
         As in Kafka, the state contains no markers if the batches before the snapshot are corrupt,
         so that a log with a valid snapshot can be opened.

@@ -28,7 +28,8 @@
 
     open ----marker----> completed, not replicated ----high watermark----> removed
 
-The last stable offset is at most the first offset of a transaction that is open or not replicated.
+The last stable offset is at most the first offset of any transaction that is open or not
+replicated.
 
 The state contains the last five batches of each producer. Invariants: checks do not change the
 state. `update` is called after a successful append, or during recovery. Open transactions are
@@ -82,7 +83,8 @@ class BatchMetadata:
 class ProducerStateEntry:
     """The state of a producer.
 
-    The oldest batch comes first. Timestamps are in milliseconds. -1 means that a value is not set.
+    The batches are sorted from oldest to newest. Timestamps are in milliseconds. -1 means that a
+    value is not set.
     """
 
     producer_id: int
@@ -158,8 +160,8 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
         """Check a batch on the leader.
 
-        The caller has checked that the batch is not a duplicate, and that its transaction has been
-        verified if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
+        The caller must have checked that the batch is not a duplicate. The caller must also have
+        verified its transaction if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
         LogError(OUT_OF_ORDER_SEQUENCE_NUMBER), LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
@@ -198,7 +200,7 @@ class ProducerStateManager:
             and entry.has_open_transaction
             and producer_epoch != EPOCH_MAX
         ):
-            # If no transaction is open, the marker is a retry of an already written marker.
+            # If no transaction is open, the marker is a retry of a marker that has been written.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"A marker for producer {producer_id} has epoch {producer_epoch}, but the producer "
@@ -304,7 +306,7 @@ class ProducerStateManager:
     def load(self, entries: Iterable[ProducerStateEntry]) -> None:
         """Replace the state with the entries of a snapshot.
 
-        `copy_completed` then adds completed transactions.
+        Call `copy_completed` afterwards to add the completed transactions.
         """
         self._entries = {entry.producer_id: entry for entry in entries}
         is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
@@ -315,7 +317,7 @@ class ProducerStateManager:
         self._completed = {}
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove producers whose last write is too old and that have no open transaction."""
+        """Remove producers that have no open transaction and whose last write is too old."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()

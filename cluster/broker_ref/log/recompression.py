@@ -1,4 +1,4 @@
-"""Compress produced batches with the codec of the topic (`compression.type`).
+"""Compress produced batches with the topic's codec (`compression.type`).
 
 A batch that already has this codec, and every batch of a topic with `compression.type=producer`, is
 stored as the producer sent it. Invariant: only the codec, the size and the CRC of a batch change.
@@ -18,7 +18,7 @@ from broker_ref.log.records import split_records
 
 
 def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> bytes | memoryview:
-    """Return the batch with the codec of the topic.
+    """Return the batch, compressed with the topic's codec.
 
     Raises: LogError with INVALID_RECORD or CORRUPT_MESSAGE if the records cannot be
     decompressed, or with MESSAGE_TOO_LARGE if the result exceeds `max.message.bytes`.
@@ -40,7 +40,7 @@ def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> b
     if len(result) > config.max_message_bytes:
         raise LogError(
             ErrorCode.message_too_large,
-            f"A record batch of {header.size_bytes} bytes has {len(result)} bytes with "
+            f"A record batch of {header.size_bytes} bytes is {len(result)} bytes long with "
             f"compression.type={config.compression_type}, which exceeds "
             f"max.message.bytes={config.max_message_bytes}.",
         )

@@ -4,8 +4,8 @@
             | key length varint (-1: null) | key | value length varint | value
             | header count varint | (key length varint | key | value length varint | value)*
 
-Varints use zigzag encoding. Records are decoded for timestamp lookups, the key check of compacted
-topics, compaction, internal topics and tests, but not for fetches and ordinary appends. Invariant:
+Varints use zigzag encoding. Records are decoded for timestamp lookups, the key check for compacted
+topics, compaction, internal topics and tests, but not for fetches or ordinary appends. Invariant:
 at most one record and one piece of the decompressed batch are in memory. Source: `DefaultRecord`.
 """
 
@@ -95,7 +95,7 @@ def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[
 
 
 def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
-    """Return at least the next `bytes_min` bytes, or fewer if the pieces end."""
+    """Return at least the next `bytes_min` bytes, or all remaining bytes if there are fewer."""
     gathered, size_bytes = [], 0
     while size_bytes < bytes_min and (piece := next(pieces, None)) is not None:
         gathered.append(piece)

@@ -21,8 +21,8 @@
 | or above the recovery point                 | indexes                                        |
 
 Invariant: the loaded log contains valid batches with ascending offsets, at least up to the recovery
-point. One behavior deliberately differs from Kafka: this broker rejects a log with a corrupt batch
-below the recovery point. Kafka truncates such a log, which silently loses flushed records.
+point. This broker deliberately differs from Kafka in one respect: it rejects a log with a corrupt
+batch below the recovery point. Kafka truncates such a log, and silently loses flushed records.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """Loads one log. The offsets come from the checkpoints; an offset without a checkpoint is 0."""
+    """Loads one log. The offset fields come from checkpoints; without a checkpoint, they are 0."""
 
     storage: Storage
     directory: str
@@ -110,7 +110,7 @@ class LogLoader:
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
             if self.log_start_offset:
-                # The file name, not the checkpoint, determines the next offset. It must be durable.
+                # The file name, not a checkpoint, sets the next offset. The file must be durable.
                 segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)

@@ -24,8 +24,8 @@ def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> 
     """Check the complete batches in `records`, and return their headers.
 
     An incomplete batch at the end is ignored, as in Kafka. Raises: LogError(OFFSET_OUT_OF_RANGE) if
-    the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) if the data contains no
-    valid batches, a CRC is wrong, or offsets do not ascend.
+    the first batch starts below `log_end_offset`, or LogError(CORRUPT_MESSAGE) if the data contains
+    no valid batches, a CRC is wrong, or offsets do not ascend.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []

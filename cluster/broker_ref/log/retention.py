@@ -28,10 +28,10 @@ def count_expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """Return how many of the oldest segments to delete, which may include the active segment."""
+    """Return how many of the oldest segments to delete. The active segment may be among them."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
-        """Return the index of the first segment at or after `first` that must be kept."""
+        """Return the index of the first segment at or after `first` that must be retained."""
         for index in range(first, len(segments)):
             segment, is_last = segments[index], index + 1 == len(segments)
             upper = log_end_offset if is_last else segments[index + 1].base_offset

@@ -6,7 +6,7 @@ A segment appends, reads and searches complete batches, and can rebuild its offs
 time index from the log file. Rebuilding the transaction index requires the producer state of the
 entire log. Invariants: a segment with records has an offset index and a time index. Batches that
 `read` returns have valid CRCs and ascending offsets. If a file is corrupt, the methods raise
-`CorruptLogError` with its path and the position.
+`CorruptLogError` with the path of the file and the position.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def has_records(storage: Storage, directory: str) -> bool:
-    """Return whether this directory contains a log file that is not empty.
+    """Return whether this directory contains a non-empty log file.
 
     Temporary log files are included. Raises: StorageError.
     """
@@ -103,7 +103,7 @@ class LogSegment:
     ) -> None:
         """Open the files. Create the log file if it does not exist.
 
-        `name_end` is appended to the file names.
+        `name_end` is a suffix of the file names.
         """
         self.base_offset = base_offset
         self.created_ms = now_ms
@@ -141,7 +141,7 @@ class LogSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Return the size of the offset index or the time index, whichever is larger, in bytes."""
+        """Return the size in bytes of the offset index or the time index, whichever is larger."""
         return max(file.size() for file in self._index_files)
 
     @property
@@ -190,7 +190,7 @@ class LogSegment:
             file.create()
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction whose abort marker is in this segment to the transaction index."""
+        """Add a transaction to the transaction index. Its abort marker must be in this segment."""
         try:
             self.transactions.append(transaction)
         except RetriableStorageError as error:
@@ -224,7 +224,7 @@ class LogSegment:
     ) -> bool:
         """Return whether a new segment must be created for a batch (`LogSegment.shouldRoll`)."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-            return True  # An empty segment also rolls: compaction can leave a gap before a batch.
+            return True  # Roll even an empty segment, because compaction can leave gaps.
         if self.size_bytes == 0:
             return False
         return (
@@ -255,7 +255,7 @@ class LogSegment:
         return self._log, *self._index_files, self.transactions
 
     def delete(self) -> None:
-        """Close and delete the files, beginning with the log file.
+        """Close and delete the files, starting with the log file.
 
         After a crash, the next startup removes index files without a log file.
         """
@@ -273,7 +273,7 @@ class LogSegment:
             self._storage.remove(path)
 
     def rename(self, old_end: str, new_end: str) -> None:
-        """Close the files and replace the end of their names. The log file is renamed last."""
+        """Close the files and replace the suffix of their names. The log file is renamed last."""
         self.close()
         for path in reversed(self._paths if self.transactions.exists_on_disk else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
@@ -501,7 +501,7 @@ class LogSegment:
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record of a batch with at least this timestamp and this offset."""
+        """Return the first record of a batch that has at least this timestamp and this offset."""
         has_one_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         batch = self._log.read(position, header.size_bytes)
         self._whole_batches(batch, position, header.base_offset, header.next_offset)
@@ -562,9 +562,9 @@ class LogSegment:
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        At most the bytes between two index entries are read. The caller must lower the recovery
-        point first. After a crash, the next startup then rebuilds the indexes. Raises:
-        CorruptLogError before anything has changed.
+        At most the bytes between two index entries are read. The caller must first lower the
+        recovery point, so that the next startup after a crash rebuilds the indexes. Raises:
+        CorruptLogError before the first change.
         """
         kept = []
         for position, header in self._headers(*self._start_for(offset - 1)):

@@ -77,7 +77,7 @@ class LogSegments:
         self._segments[first : first + len(old)] = [new]
 
     def flush_from(self, offset: int) -> None:
-        """Flush the segments that contain offsets at or above `offset`, with their indexes."""
+        """Flush the segments that contain offsets at or above `offset`, and their indexes."""
         for segment in self._segments[self.index_of(offset) :]:
             segment.flush()
 

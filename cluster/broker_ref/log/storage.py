@@ -1,7 +1,7 @@
 """The interface between the log and its storage.
 
-The broker persists all data through `Storage`. The same log can therefore run on a disk
-(`broker_ref.io.disk`), in memory for tests, and on a simulated disk that loses unflushed writes.
+The broker persists all data through `Storage`. The log can therefore use a disk
+(`broker_ref.io.disk`) or, in tests, memory or a simulated disk that loses unflushed writes.
 Invariant: paths are relative, use `/` as the separator, and never lead outside the root directory.
 """
 

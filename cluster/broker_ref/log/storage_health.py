@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def not_retriable() -> Iterator[None]:
-    """Convert RetriableStorageError to StorageError, for code that cannot be retried."""
+    """Convert RetriableStorageError to StorageError for operations that cannot be retried."""
     try:
         yield
     except RetriableStorageError as error:
@@ -30,7 +30,7 @@ def not_retriable() -> Iterator[None]:
 
 
 class ErrorConversion:
-    """A reusable context manager that passes StorageErrors to a function, which raises an error."""
+    """A reusable context manager that calls `convert` with each StorageError; `convert` raises."""
 
     def __init__(self, convert: Callable[[StorageError], None]) -> None:
         self._convert = convert
@@ -64,11 +64,11 @@ class StorageHealth:
             raise LogError(ErrorCode.kafka_storage_error, self.error)
 
     def reading(self) -> ErrorConversion:
-        """Convert StorageError to LogError(KAFKA_STORAGE_ERROR). The log can still be used."""
+        """Convert StorageError to LogError(KAFKA_STORAGE_ERROR). The log remains usable."""
         return self._reading
 
     def writing(self) -> ErrorConversion:
-        """Reject all further writes to the log if a write in the block fails.
+        """Reject all further writes to the log if a write in the `with` block fails.
 
         Kafka does the same for an entire log directory.
         """

@@ -7,9 +7,9 @@
 | `.log.swap` exists   | segments                             | the copy are replaced with it     |
 | `.swap`, otherwise   | an incomplete copy                   | removed                           |
 
-Invariant: afterwards, each offset is in at most one segment. A replaced segment that starts after
-the last batch of the copy is not removed. Its records reappear until the next compaction removes
-them.
+Invariant: after `finish_compaction`, each offset is in at most one segment. A replaced segment that
+starts after the last batch of the copy is not removed. Its records reappear until the next
+compaction removes them.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ def check_produced(
 ) -> BatchHeader:
     """Check the batch in `records` and return its header.
 
-    `directory` is the log to which the batch will be appended.
+    `directory` is the directory of the log to which the batch will be appended.
 
     Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
-    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP), RecordValidationError if some
+    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP), or RecordValidationError if some
     records are invalid.
     """
     headers = parse_batches(records)

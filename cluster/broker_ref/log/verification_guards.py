@@ -4,10 +4,10 @@
                 \\-> another batch or a marker is appended first: the guard is invalid
 
 A log must not contain a batch of a transaction that the transaction coordinator has not registered
-or has already ended. Such a transaction would stay open forever. Verification rejects such a
-batch.
-Invariant: a guard is valid for one transaction. It becomes invalid when a transactional batch or a
-marker of its producer is appended. Source: `VerificationStateEntry`, `VerificationGuard`.
+or has already ended. Verification rejects such a batch, because its transaction would remain open
+forever. Invariant: a guard is valid for one transaction. It becomes invalid when a transactional
+batch or a marker of the same producer is appended. Source: `VerificationStateEntry`,
+`VerificationGuard`.
 
 The lowest verified sequence is stored. If the verification of a batch is being retried, the stored
 sequence prevents a later batch from being appended first.
@@ -103,8 +103,8 @@ class VerificationGuards:
         """Invalidate a producer's guard after a transactional batch or a marker has been appended.
 
         If the producer uses a new epoch for each transaction, a marker with the epoch of the
-        verified transaction does not invalidate the guard. Such a marker belongs to the previous
-        transaction and is late.
+        verified transaction does not invalidate the guard. Such a marker is a late marker of the
+        previous transaction.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:
@@ -118,7 +118,7 @@ class VerificationGuards:
             del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Remove pending verifications that began at least `expiration_ms` ago."""
+        """Remove pending verifications that started at least `expiration_ms` ago."""
         self._verifications = {
             producer_id: verification
             for producer_id, verification in self._verifications.items()

@@ -1,7 +1,7 @@
 """Validates changes to the configs of this broker before the controller stores them.
 
 Purpose: reject changes that this broker cannot apply, and change the levels of the broker's
-loggers. The controller handles the other resources of the request. It does not know the static
+loggers. The controller handles the other resources in the request. It does not know the static
 configs of the broker, and does not store logger levels. Invariants: a broker validates changes to
 its own configs and to the configs that apply to all brokers, and rejects changes to the configs of
 other brokers. A resource that occurs more than once is not changed. The client receives one result
@@ -44,7 +44,7 @@ def preprocess(request: Request, broker: Broker, dispatcher: Dispatcher) -> Requ
     """Return the request to forward to the controller.
 
     Rejected changes and changes to loggers are not forwarded. If there are no other changes,
-    respond and return None.
+    respond to the client and return None.
     """
     if request.api.key not in _KEYS:
         return request
@@ -160,7 +160,7 @@ def _altered(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dic
 def _without_handled(
     request: Request, forwarded: Sequence[Any], handled: Sequence[ResourceResponse]
 ) -> Request:
-    """Return a request for the forwarded resources.
+    """Return a request that contains only the forwarded resources.
 
     The response to the client also contains the handled resources.
     """

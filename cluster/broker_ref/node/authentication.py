@@ -1,7 +1,7 @@
 """Authenticates the clients of SASL listeners before their requests are served.
 
-Purpose: pass the frames of a client to its `SaslServerAuthenticator` until the client is
-authenticated, and again when it re-authenticates (KIP-368). Invariants: no other request from a
+Purpose: pass the frames from a client to its `SaslServerAuthenticator` until the client is
+authenticated, and again during re-authentication (KIP-368). Invariants: no other request from a
 client is served before the client is authenticated. As in Kafka, the response to a failed
 authentication is delayed by `connection.failed.authentication.delay.ms`, and the connection is then
 closed. If a request arrives after the session has expired, the connection is closed. Source:
@@ -104,7 +104,7 @@ class Authentication:
         self._limit_frames(connection_id, settings.max_receive_bytes)
 
     def closed(self, connection_id: ConnectionId) -> None:
-        """Forget a client that has disconnected."""
+        """Remove the authenticator of a client that has disconnected."""
         self._connections.pop(connection_id, None)
 
     def admits(self, event: FrameReceived, now_ms: int) -> bool:

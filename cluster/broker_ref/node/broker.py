@@ -162,7 +162,7 @@ class BrokerNode:
         return self._failure or self._registration.failure
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster and advertise these endpoints; the inter-broker endpoint comes first.
+        """Join the cluster and advertise these endpoints, starting with the inter-broker endpoint.
 
         `handle` continues the startup.
         """
@@ -170,7 +170,7 @@ class BrokerNode:
         self._advance()
 
     def begin_shutdown(self) -> None:
-        """Begin a controlled shutdown. Call `close` when the state is SHUTTING_DOWN."""
+        """Start a controlled shutdown. Call `close` when the state is SHUTTING_DOWN."""
         self._registration.begin_shutdown()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
@@ -239,10 +239,10 @@ class BrokerNode:
         )
 
     def close(self, now_ms: int) -> None:
-        """Shut down cleanly: flush the logs and write the checkpoints and clean-shutdown marker.
+        """Shut down cleanly: flush the logs, write the checkpoints, and mark the shutdown as clean.
 
-        If a LogError or StorageError occurs, everything else is closed before the first error is
-        raised.
+        If a LogError or StorageError occurs, all other components are closed before the first error
+        is raised.
         """
         self._now_ms = max(self._now_ms, now_ms)
         if self.broker is not None:
@@ -449,7 +449,7 @@ class BrokerNode:
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:
-    """Return the APIs with their stable versions, or with all versions if the config allows it."""
+    """Return the APIs with all versions that `unstable.api.versions.enable` allows."""
     if config.unstable_api_versions_enable:
         return BROKER_APIS
     return {

@@ -97,7 +97,7 @@ class ControllerNode:
         scram_credentials: Sequence[UserScramCredentialRecord] = (),
         listener: ListenerSettings | None = None,
     ) -> None:
-        """Read the journal. `features` and `scram_credentials` are passed to `Controller`.
+        """Read the metadata journal. `features` and `scram_credentials` are passed to `Controller`.
 
         `listener` contains the settings of the listener, or is None if the listener is not secured.
 

@@ -2,8 +2,8 @@
 
 Purpose: decode a frame, call the handler for its API key, and store requests that are waiting.
 Invariants: each frame leads to exactly one effect, immediately or later, and `serve` does not raise
-on any input. Effects are stored until they are taken, so an exception in one request does not
-discard the response to another request. Source: `kafka.server.KafkaApis.handle`.
+on any input. Effects are stored until `take_effects` is called, so an exception in one request does
+not discard the response to another request. Source: `kafka.server.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Encode = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client, its address without a port, and the listener to which it is connected.
+    """A client: its address without a port, and the listener to which it is connected.
 
     If `is_node` is True, the client is a node of the cluster and may perform every operation.
     """
@@ -123,8 +123,8 @@ class Dispatcher:
     ) -> None:
         """Serve a request frame. The response may be sent later.
 
-        `wrap`, `drops_response` and `client` are fields of `PendingRequest`. By default, the
-        client is the one that opened the connection.
+        `wrap`, `drops_response` and `client` are fields of `PendingRequest`. By default, `client`
+        is the client that opened the connection.
         """
         connection_id = event.connection_id
         try:
@@ -216,7 +216,7 @@ class Dispatcher:
             self.send_response(request.pending, frame)
 
     def add_effect(self, effect: Effect) -> None:
-        """Store an effect of another component, after the effects that are already stored."""
+        """Store an effect from another component, after the effects that are already stored."""
         self._effects.append(effect)
 
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
@@ -238,7 +238,7 @@ class Dispatcher:
     def illegal_sasl_state(self, frame: bytes) -> bytes | None:
         """Return the error response to a request that is not allowed during authentication.
 
-        Returns None if the API or version is not supported, or if the request expects no response.
+        Return None if the API or version is not supported, or if the request expects no response.
         Raises: MalformedRequestError.
         """
         cursor = Cursor(frame)
@@ -320,7 +320,7 @@ class Dispatcher:
     def _refuse_version(
         self, connection_id: ConnectionId, api: Api[Any] | None, header: RequestHeader
     ) -> None:
-        """Close the connection, as Kafka does. An ApiVersions request gets a response instead."""
+        """Close the connection, as Kafka does, or respond to an ApiVersions request."""
         if header.api_key == API_VERSIONS_KEY and api is not None:
             frame = self._unsupported_api_versions(api, header)
             self._effects.append(SendFrame(connection_id=connection_id, frame=frame))

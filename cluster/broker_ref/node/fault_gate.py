@@ -2,7 +2,7 @@
 
 Purpose: ask `Faults` for an action before each request is handled, and apply the action. An action
 delays or rejects the request, drops the request or its response, or closes the connection.
-Invariant: without rules, a request costs one attribute access.
+Invariant: without fault rules, each request requires only one additional attribute access.
 """
 
 from __future__ import annotations

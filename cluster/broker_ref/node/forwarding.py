@@ -25,7 +25,7 @@ ENVELOPE_KEY: Final = 58
 ENVELOPE_VERSION: Final = 0
 RETRY_BACKOFF_MS: Final = 100
 FORWARDING_TIMEOUT_MS: Final = 30_000
-"""The timeout of a forwarded request (Kafka's default of `request.timeout.ms`)."""
+"""The timeout for a forwarded request (Kafka's default for `request.timeout.ms`)."""
 
 logger = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ FETCH_WAIT_MS: Final = 5_000
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = FETCH_WAIT_MS + 10_000
 RETRY_BACKOFF_MS: Final = 100
-"""The time before a failed request is retried.
+"""The backoff before a failed request is retried.
 
 Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponential backoff.
 """
@@ -53,7 +53,7 @@ Kafka uses `controller.quorum.retry.backoff.ms`, by default 20 ms, with exponent
 RECORDS_PER_STEP: Final = 1_000
 """The number of records that one step decodes or applies.
 
-A larger commit is decoded in one step.
+A commit with more records is decoded in one step.
 """
 
 NO_SNAPSHOT: Final = -1
@@ -168,7 +168,10 @@ class MetadataFollower:
             self._publish()
 
     def _publish(self) -> None:
-        """Notify the components. After an exception, the next delta still contains the changes."""
+        """Notify the components of the changes in the delta.
+
+        If a component raises an exception, the next delta contains these changes again.
+        """
         self._on_change(self._delta)
         self._delta = MetadataDelta()
 

@@ -2,7 +2,7 @@
 
 Purpose: queue the events of a node that a test has paused with `Faults.pause`, and return the
 events in order when the node resumes. A paused node behaves like a process that has received
-SIGSTOP: its connections stay open, and no request gets a response. Invariant: no event is lost
+SIGSTOP: its connections stay open, and no request receives a response. Invariant: no event is lost
 except `TimePassed`, which is sent again when the node resumes.
 """
 
@@ -30,7 +30,7 @@ class PauseGate:
     def due(self, event: Event) -> Sequence[Event]:
         """Return the events that the node must handle.
 
-        The result is empty while the node is paused.
+        The result is empty if the node is paused.
         """
         if self._faults.is_paused(self._node_id):
             if not isinstance(event, TimePassed):

@@ -6,8 +6,8 @@
 
 Purpose: manage these states and send the DescribeCluster, BrokerRegistration and BrokerHeartbeat
 requests. Invariants: a broker sends heartbeats after its registration, even while it is fenced.
-Only errors that cannot be retried stop the broker: a data directory that belongs to another
-cluster, or a rejected broker id or address. Source: KIP-631,
+The broker stops only if it cannot retry: the data directory belongs to another cluster, or the
+controller rejects the broker's id or address. Source: KIP-631,
 `org.apache.kafka.server.BrokerLifecycleManager`.
 """
 
@@ -44,7 +44,7 @@ RETRY_BACKOFF_MS: Final = 100
 FAST_HEARTBEAT_INTERVAL_MS: Final = 100
 """The maximum heartbeat interval during unfencing and controlled shutdown.
 
-As in Kafka, a controlled shutdown shortens the interval.
+As in Kafka, heartbeats are more frequent during a controlled shutdown.
 """
 
 NO_EPOCH: Final = -1
@@ -99,7 +99,7 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster and advertise these endpoints; the inter-broker endpoint comes first.
+        """Join the cluster and advertise these endpoints, starting with the inter-broker endpoint.
 
         If `cluster_id` is unknown, the broker first requests it from the controller.
         """

@@ -1,7 +1,7 @@
 """Creates topics on behalf of the clients of a broker.
 
 Purpose: ask the controller in the background to create internal topics and auto-created topics.
-Invariants: each topic has at most one request in flight. The topics of a client's request are
+Invariants: each topic has at most one request in flight. The topics in a client's request are
 requested together, so that the controller can limit the number of topics. Source:
 `kafka.server.AutoTopicCreationManager`.
 """
@@ -24,7 +24,7 @@ from broker_ref.controller_api.k19_create_topics import (
 )
 
 LOGGED_MAX: Final = 10
-"""The maximum number of failed topics that are logged for a request."""
+"""The maximum number of failed topics to log for each request."""
 
 logger = logging.getLogger(__name__)
 

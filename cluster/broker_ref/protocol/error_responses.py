@@ -1,9 +1,9 @@
 """Error responses that apply to an entire request.
 
 These responses are used if a request is rejected before its handler runs. An error response
-contains the same error code in every place where the client expects one. A table lists, for each
-API, which arrays of the response correspond to arrays of the request; names and ids are copied from
-the request. Invariant: every served API can be rejected in every version. Source:
+contains the same error code in every error code field that the client checks. A table lists, for
+each API, which arrays of the response correspond to arrays of the request; names and ids are copied
+from the request. Invariant: requests for every served API can be rejected in every version. Source:
 `AbstractRequest.getErrorResponse` in Kafka's request classes.
 """
 
@@ -298,7 +298,7 @@ class _Failure:
 def _mirrored(
     described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
 ) -> Any:
-    """Return the request's value for a field of the response, or None."""
+    """Return the request's value for a field in the response, or None."""
     names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
     if names is None or source is None:
         return None

@@ -1,8 +1,7 @@
-"""Functions whose source code is generated, as for the methods of dataclasses.
+"""Functions whose source code is generated, like the methods of dataclasses.
 
-A function for one class of messages and one version is several times faster if its source code
-contains the fields as straight-line code. `reader` and `writer` generate one function for each
-struct.
+A function for one message class and one version is several times faster if its source code contains
+the fields as straight-line code. `reader` and `writer` generate one function for each struct.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class Source:
     """The lines of a function, and the objects that they refer to by name."""
 
     def __init__(self, signature: str) -> None:
-        """Begin a function with this `signature`, such as `read(cursor)`."""
+        """Start a function with this `signature`, such as `read(cursor)`."""
         self._signature = signature
         self._lines: list[str] = []
         self._names: dict[str, object] = {}

@@ -31,7 +31,7 @@ ELEMENTS_MAX: Final = 2_000_000
 """Maximum number of array elements in a request, which limits the memory for its objects."""
 
 STRING_BYTES_MAX: Final = 32_767
-"""Maximum size of a string, as in Kafka. Only the length of a compact string can exceed it."""
+"""Maximum size of a string, as in Kafka. Only compact strings can encode a larger size."""
 
 _INT32: Final = struct.Struct(">i")
 
@@ -108,7 +108,7 @@ class Cursor:
         return int(length)
 
     def tagged_fields_length(self) -> int:
-        """Decode a number of tagged fields, which count as elements.
+        """Decode the number of tagged fields. They count as array elements.
 
         Raises: MalformedRequestError.
         """

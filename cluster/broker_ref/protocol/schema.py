@@ -31,7 +31,7 @@ _FIXED_FORMATS: Final = {
     "error_code": "h",
     "uuid": "16s",
 }
-"""The formats of wire types of fixed size, as in the `struct` module."""
+"""The formats of fixed-size wire types, as in the `struct` module."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ StructWriter = Callable[[bytearray, Any], None]
 
 
 class _StructWriters(dict[type[Any], StructWriter]):
-    """The functions that append a message as one struct, by the class of the message."""
+    """The functions that append a message as one struct, keyed by message class."""
 
     def __init__(self, schema: type[Any]) -> None:
         super().__init__()

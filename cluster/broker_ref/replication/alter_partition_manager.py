@@ -54,7 +54,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrOutcome:
-    """The controller's response to a change; after an error, the other fields are not set."""
+    """The controller's response to a change; for an error, only `error_code` is set."""
 
     error_code: ErrorCode
     leader_epoch: int = -1

@@ -12,7 +12,7 @@ from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.frozen import dataclass
 
 ANY_EPOCH: Final = -1
-"""The broker epoch of a follower that does not send one. This value is not checked."""
+"""The value for a follower that sends no broker epoch. This value is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

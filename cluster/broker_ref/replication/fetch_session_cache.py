@@ -2,12 +2,12 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
-A partition of a session is idle if the client has received all of its data. If the client is a
-follower, it must also be in sync. A fetch does no work for idle partitions. A partition becomes
-active again when it changes.
-Invariants: there are at most `slots` sessions. Session ids are unique and never 0. The epoch of a
-session is the epoch that its next request must contain. Source: Kafka's `FetchSession`. Kafka
-divides the cache into eight shards, and visits all partitions of a session in each fetch.
+A partition in a session is idle if the client has received all of its data. In a session of a
+follower, the follower must also be in sync. A fetch does no work for idle partitions. A partition
+becomes active again when it changes. Invariants: there are at most `slots` sessions. Session ids
+are unique and never 0. The epoch of a session is the epoch that its next request must contain.
+Source: Kafka's `FetchSession`. Kafka divides the cache into eight shards, and visits all partitions
+of a session during each fetch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INITIAL_EPOCH: Final = 0
 """The session epoch of a full fetch request that creates a session."""
 
 FINAL_EPOCH: Final = -1
-"""The session epoch of a full fetch request that closes its session without creating a new one."""
+"""The session epoch of a full fetch request that closes its session and creates no session."""
 
 MIN_EVICTION_MS: Final = 120_000
 """The idle time after which a session may be evicted by any new session."""
@@ -57,7 +57,7 @@ class FetchPartition:
 class CachedPartition:
     """A partition in a session, with the offsets that the client has received.
 
-    `topic` is None while the broker does not know the topic id.
+    `topic` is None if the broker does not know the topic id.
     """
 
     place: PartitionPlace
@@ -132,7 +132,7 @@ class FetchSession:
             follower.end_idle()
 
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
-        """Store the time of a request. Followers of idle partitions are caught up at this time.
+        """Store the time of a request. At this time, followers of idle partitions are caught up.
 
         All partitions become active if the request may be invalid or comes from another client.
         """
@@ -164,7 +164,7 @@ class FetchSession:
     def move_to_end(self, place: PartitionPlace) -> None:
         """Move a partition to the end after its records have been sent.
 
-        All partitions are then served in turn.
+        The partitions of a session are therefore served in turn.
         """
         for partitions in (self.partitions, self.active):
             partition = partitions.pop(place, None)
@@ -250,7 +250,7 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """Apply the next request to a session and return the session.
 
-        If the session has no partitions left, it is closed and None is returned. Raises: ApiError
+        If no partitions remain in the session, close the session and return None. Raises: ApiError
         with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or
         FETCH_SESSION_TOPIC_ID_ERROR if the client has switched between topic names and topic ids.
         """
@@ -285,7 +285,7 @@ class FetchSessionCache:
         session.watched[key] = None
 
     def partitions_changed(self, keys: Iterable[Hashable]) -> list[FetchSessionKey]:
-        """Handle changes of partitions, and return the keys of the sessions that watch them."""
+        """Handle changes to partitions, and return the keys of the sessions that watch them."""
         woken = []
         for key in keys:
             for session_id, place in self._watching.get(key, {}).items():
@@ -302,7 +302,7 @@ class FetchSessionCache:
         session.evictable_by_privileged = not session.privileged or session.evictable_by_all
 
     def _evict_for(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Evict a session to make room for a new session; return whether one was evicted.
+        """Evict a session to make room for a new session; return whether a session was evicted.
 
         The least recently used session is evicted if it has been unused for `MIN_EVICTION_MS`.
         Otherwise, the session with the lowest priority is evicted if its priority is lower than

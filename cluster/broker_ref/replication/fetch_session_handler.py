@@ -8,9 +8,9 @@ The handler creates fetch requests that keep the leader's session in sync with t
 offsets that the follower fetches. Invariants: after a response, the leader's session equals
 `session_partitions`. If the two may differ, the next request is a full request. A request without
 changes requires no per-partition work. A request adds a limited number of partitions, and does not
-wait for records while more partitions remain to be added. If the leader does not
-create a session, each request contains all partitions. Source: Kafka's `FetchSessionHandler`, which
-adds all partitions at once.
+wait for records if more partitions remain to be added. If the leader does not create a session,
+each request contains all partitions. Source: Kafka's `FetchSessionHandler`, which adds all
+partitions at once.
 """
 
 from __future__ import annotations

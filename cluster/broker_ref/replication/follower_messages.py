@@ -1,4 +1,4 @@
-"""The requests of a follower to its leader: Fetch (API key 1) and ListOffsets (API key 2).
+"""The requests from a follower to its leader: Fetch (API key 1) and ListOffsets (API key 2).
 
 The messages contain the fields that followers need, with the names used in Kafka's schemas.
 """

@@ -123,8 +123,9 @@ class Leader:
     def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
         """Apply new metadata in which this broker is still the leader.
 
-        Metadata that was already received in an AlterPartition response is ignored. A later ISR
-        change then stays pending, because the controller may still accept the change.
+        Metadata that was already received in an AlterPartition response is ignored. If the leader
+        has since proposed another change, that change remains pending, because the controller may
+        still accept it.
         """
         is_new_epoch = metadata.leader_epoch > self._metadata.leader_epoch
         if not is_new_epoch and metadata.partition_epoch <= self._partition_epoch:
@@ -245,7 +246,7 @@ class Leader:
         )
 
     def _maybe_expand_isr(self, remote: RemoteReplica) -> None:
-        """Propose adding a follower to the ISR, if it meets the conditions."""
+        """Propose adding a follower to the ISR, if the follower may join."""
         state = self._state
         if (
             isinstance(state, CommittedPartitionState)
@@ -273,7 +274,10 @@ class Leader:
         )
 
     def _member(self, replica_id: int) -> IsrMember:
-        """Return an ISR member. A follower has broker epoch -1 until it has fetched."""
+        """Return an ISR member.
+
+        A follower has broker epoch -1 until it has fetched from this leader.
+        """
         remote = self._remotes.get(replica_id)
         epoch = remote.broker_epoch if remote is not None else None
         if replica_id == self._context.broker_id:

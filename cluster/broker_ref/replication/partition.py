@@ -162,7 +162,7 @@ class Partition:
     def leadership_count(self) -> int:
         """Return how many times this broker has become leader.
 
-        While this number stays the same, appended records are not truncated.
+        If this number has not changed since an append, the appended records were not truncated.
         """
         return self._leadership_count
 
@@ -293,7 +293,7 @@ class Partition:
         """Append a marker that ends a transaction, with acks=all.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED), or the
-        errors of `append`.
+        same errors as `append`.
         """
         return self._append_as_leader(
             lambda: self.log.append_end_marker(
@@ -374,7 +374,7 @@ class Partition:
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap the range from start to end (exclusive).
 
-        A read_committed consumer needs them to discard the aborted records. Raises: LogError.
+        A read_committed consumer discards the records of these transactions. Raises: LogError.
         """
         return self.log.aborted_transactions(start_offset, end_offset)
 
@@ -418,7 +418,7 @@ class Partition:
         return self._leader is not None and broker_id in self._leader.state.isr
 
     def in_sync_follower(self, replica_id: int) -> RemoteReplica | None:
-        """Return the state of a follower that is in the ISR, if no change of the ISR is pending."""
+        """Return the state of a follower that is in the ISR, if no change to the ISR is pending."""
         state = self.partition_state
         if isinstance(state, CommittedPartitionState) and replica_id in state.isr:
             return self.remote_replica(replica_id)
@@ -515,9 +515,9 @@ class Partition:
         """Truncate the log to the offset at which it diverges from the leader's log.
 
         The log is truncated to the end offset of the diverging leader epoch. If the end offsets in
-        the two logs differ, the lower one is used. If this log does not contain the leader epoch,
-        it is truncated to the end of the previous leader epoch, and the next fetch continues the
-        comparison.
+        the two logs differ, the lower end offset is used. If this log does not contain the leader
+        epoch, it is truncated to the end of the previous leader epoch, and the next fetch continues
+        the comparison.
         """
         end_offset = self.log.log_end_offset
         epoch, own_end = self.log.leader_epochs.end_offset_for_epoch(
@@ -622,7 +622,7 @@ class Partition:
 
 
 class PendingReplication:
-    """An append with acks=all that is waiting to be replicated up to `required_offset`."""
+    """An append with acks=all that is waiting for replication up to `required_offset`."""
 
     __slots__ = ("_leadership_count", "partition", "required_offset")
 

@@ -1,8 +1,8 @@
 """The file `partition.metadata`, which contains the id of the topic of a log.
 
-As in Kafka, a new file is flushed just before the first record is written, not at its creation. The
-creation of many partitions therefore does not wait for the disk. Invariant: a log with durable
-records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
+As in Kafka, a new file is flushed just before the first record is written, not when the file is
+created. The broker can therefore create many partitions without waiting for the disk. Invariant: a
+log with durable records has a durable topic id. Source: Kafka's `PartitionMetadataFile`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class PartitionMetadataFile:
     def read(self) -> Uuid | None:
         """Return the topic id, or None if there is none.
 
-        A power failure can damage a file that was not flushed. The log is empty in this case.
-        Raises: CorruptLogError if the file is damaged and the log contains records, StorageError.
+        A power failure can damage a file that was not flushed, but only if the log is still empty.
+        Raises: StorageError, or CorruptLogError if the file is damaged and the log contains
+        records.
         """
         if not self._storage.exists(self.path):
             return None

@@ -41,7 +41,7 @@ class PartitionWalk:
         self._left: list[PartitionKey] | None = None
 
     def start(self, now_ms: int) -> None:
-        """Begin to visit all partitions, unless the previous walk is still running."""
+        """Start visiting all partitions, unless the previous walk is still running."""
         if self._left is None:
             self._left = list(self._partitions)[::-1]
             self._step(now_ms)

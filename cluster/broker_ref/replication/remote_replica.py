@@ -1,10 +1,9 @@
 """The state that a leader tracks for one follower, updated by the follower's fetch requests.
 
-While the partition is idle, the follower's fetch requests do not contain it. Only the time of the
-last request is then stored, once for all idle partitions of a session.
-Invariant: `last_caught_up_ms` is the latest
-time at which the follower is known to have replicated the leader's entire log. Source: Kafka's
-`Replica` and `ReplicaState`.
+The follower's fetch requests do not contain idle partitions. For idle partitions, only the time of
+the last request is stored, once per session. Invariant: `last_caught_up_ms` is the latest time at
+which the follower is known to have replicated the leader's entire log. Source: Kafka's `Replica`
+and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class RemoteReplica:
     def reset(
         self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
     ) -> None:
-        """Reset the state in a new leader epoch; a member of the ISR is considered caught up."""
+        """Reset the state for a new leader epoch; a member of the ISR is considered caught up."""
         self._idle_in = None
         if is_new_leader:
             self.log_start_offset = UNKNOWN_OFFSET
@@ -79,7 +78,7 @@ class RemoteReplica:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state for a fetch request; the follower has all records below `fetch_offset`.
+        """Update the state after a fetch; the follower has all records below `fetch_offset`.
 
         If `fetch_offset` is at least the leader's log end offset at the previous fetch request, the
         follower was caught up at the time of that request. This check is necessary because a

@@ -217,7 +217,7 @@ class ReplicaFetcher:
         self.maybe_fetch()
 
     def _process_partition_data(self, topic_id: Uuid, fetched: FetchedPartition) -> None:
-        """Process a partition of a response, unless its state has changed since the request."""
+        """Process a partition in a response, unless its state has changed since the request."""
         key: SessionKey = (topic_id, fetched.partition_index)
         followed = self._followed.get(key)
         requested = self._session.session_partitions.get(key)
@@ -389,7 +389,7 @@ class ReplicaFetcher:
             self._add_to_session(followed)
 
     def _delay(self, followed: _PartitionFetchState) -> None:
-        """Stop fetching a partition until the backoff has passed."""
+        """Stop fetching a partition until the backoff has elapsed."""
         if not self._is_current(followed):
             return
         self._session.remove(followed.session_key)
@@ -403,7 +403,7 @@ class ReplicaFetcher:
         followed.delay = self._after_backoff(fetch_again)
 
     def _truncate_without_epochs(self, partition: Partition) -> None:
-        """Truncate a log that contains no leader epochs to the high watermark."""
+        """Truncate a log without leader epochs to the high watermark."""
         log = partition.log
         if log.leader_epochs.latest is None and partition.high_watermark < log.log_end_offset:
             partition.truncate_to(partition.high_watermark, now_ms=self._clock())

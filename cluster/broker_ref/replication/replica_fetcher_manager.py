@@ -1,8 +1,8 @@
 """The fetchers of this broker, one for each leader.
 
-The manager assigns each partition that this broker follows to the fetcher of its leader. Invariant:
-a partition is fetched by at most one fetcher, and only in its current leader epoch. Source: Kafka's
-`ReplicaFetcherManager`.
+The manager assigns each partition that this broker follows to the fetcher for its leader.
+Invariant: a partition is fetched by at most one fetcher, and only in its current leader epoch.
+Source: Kafka's `ReplicaFetcherManager`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker_ref.replication.replica_fetcher import FetcherContext, ReplicaFetche
 
 
 class ReplicaFetcherManager:
-    """The fetchers by leader, and the fetcher of each partition."""
+    """The fetchers, keyed by leader, and the fetcher of each partition."""
 
     def __init__(self, *, context: FetcherContext) -> None:
         self._context = context
@@ -63,7 +63,7 @@ class ReplicaFetcherManager:
         self._of.clear()
 
     def _fetcher(self, channel: Channel) -> ReplicaFetcher:
-        """Return the fetcher of a leader; replace it if the leader's address has changed."""
+        """Return the fetcher for a leader; replace it if the leader's address has changed."""
         fetcher = self._by_leader.get(channel.node_id)
         if fetcher is None or fetcher.channel != channel:
             if fetcher is not None:

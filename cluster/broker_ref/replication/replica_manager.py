@@ -10,7 +10,7 @@ Invariants:
   All logs use the same storage, so the broker must then stop (`storage_failed`), as in Kafka.
 - A log is opened only if its directory contains the id of its topic. A directory with another topic
   id is left over from an interrupted deletion. It is removed if the metadata shows that this topic
-  was deleted, and renamed otherwise. Logs of unknown topics are never deleted.
+  was deleted. Otherwise, it is renamed. Logs of unknown topics are never deleted.
 
 Source: Kafka's `ReplicaManager`.
 """
@@ -111,7 +111,7 @@ class ReplicaManager:
         outbox: Outbox,
         now_ms: int,
     ) -> None:
-        """Read the checkpoints, and begin to open the logs of all partitions on this broker.
+        """Read the checkpoints, and start opening the logs of all partitions on this broker.
 
         `clock` returns the time of the current event. Periodic tasks use `schedule`, and followers
         send fetch requests through `outbox`. Raises: CorruptLogError, StorageError.
@@ -163,7 +163,7 @@ class ReplicaManager:
             for topic, partition in self._directory.partitions_on_disk()
         }
         self._known_configs: dict[frozenset[tuple[str, str]], _PartitionConfigs] = {}
-        """The configs of partitions, by the configs that are set on their topics."""
+        """The configs of partitions, keyed by the configs that are set on their topics."""
         self._next_step: Timer | None = None
         self._schedule_periodic_tasks(now_ms)
         self.apply_metadata(now_ms)
@@ -221,7 +221,7 @@ class ReplicaManager:
         self.apply_delta(delta, now_ms)
 
     def apply_delta(self, delta: MetadataDelta, now_ms: int) -> None:
-        """Begin to create, remove and update logs and replicas according to the metadata.
+        """Start creating, removing and updating logs and replicas according to the metadata.
 
         If the storage cannot create a log, the partition is offline until the next startup
         (`ReplicaManager.applyDelta`).
@@ -313,7 +313,7 @@ class ReplicaManager:
             _warn_of_stray(key, reason)
 
     def _update_channels(self) -> None:
-        """Update the addresses of the brokers, and fetch from changed addresses."""
+        """Update the addresses of the brokers, and fetch from the new addresses."""
         before = self._channels
         self._channels = {
             broker.broker_id: Channel(
@@ -358,7 +358,7 @@ class ReplicaManager:
         return False
 
     def _apply_retention(self, partition: Partition, now_ms: int) -> bool:
-        """Delete some of the segments that exceed the retention of the topic.
+        """Delete some of the segments that exceed the topic's retention limits.
 
         Schedule the deletion of the remaining segments for the next step.
         """
@@ -398,7 +398,7 @@ class ReplicaManager:
         return False
 
     def _flush_if_due(self, partition: Partition, now_ms: int) -> bool:
-        """Flush the log if its `flush.ms` has passed."""
+        """Flush the log if its `flush.ms` has elapsed."""
         flushed_before = partition.log.recovery_point
         with self._storage_failures(partition):
             partition.log.flush_if_due(now_ms)
@@ -413,7 +413,7 @@ class ReplicaManager:
     def _write_checkpoints(self, now_ms: int) -> None:
         """Write the checkpoints of log start offsets, high watermarks and recovery points.
 
-        After a restart, the broker reads the high watermarks from their checkpoint.
+        After a restart, the broker reads the high watermarks from the checkpoint.
         """
         del now_ms
         try:

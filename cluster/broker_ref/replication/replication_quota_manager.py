@@ -3,7 +3,7 @@
 Purpose: limit the bytes per second that this broker sends to followers, or fetches from leaders,
 for the replicas in `leader.replication.throttled.replicas` or
 `follower.replication.throttled.replicas`. Only replicas that are not in sync are delayed.
-Invariant: the rate may exceed the limit by one fetch response. Source:
+Invariant: the rate exceeds the limit by at most one fetch response. Source:
 `kafka.server.ReplicationQuotaManager`, with the default windows (11 samples of one second).
 """
 
@@ -58,7 +58,7 @@ class ReplicationQuotaManager:
         return replicas is None or (partition, self._broker_id) in replicas
 
     def record(self, size_bytes: int) -> None:
-        """Count bytes of throttled replicas."""
+        """Add bytes of throttled replicas to the current sample."""
         now_ms = self._clock()
         if self._samples and now_ms < self._samples[-1][0] + SAMPLE_MS:
             start_ms, counted = self._samples.pop()

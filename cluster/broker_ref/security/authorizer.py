@@ -1,7 +1,7 @@
 """Decide whether a client may perform an operation on a resource.
 
 The checks work as in Kafka's `StandardAuthorizer`. Super users may perform every operation.
-For other principals, DENY ACLs take precedence over ALLOW ACLs. If no ACL of any principal applies
+For other principals, DENY ACLs take precedence over ALLOW ACLs. If no ACL for any principal applies
 to the resource, `allow.everyone.if.no.acl.found` determines the result. Sources:
 `StandardAuthorizerData`, `Authorizer.authorizeByResourceType` and `AuthHelper` in Apache Kafka.
 """

@@ -215,7 +215,7 @@ _OF_LISTENERS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfigs:
-    """The security configs that are set, by their full names. The values may be secrets."""
+    """The security configs that are set, keyed by full name. The values may be secrets."""
 
     values: Mapping[str, int | bool | str] = field(default_factory=dict, repr=False)
 
@@ -244,7 +244,7 @@ class SecurityConfigs:
 
 
 def listener_config(name: str, listener: str, mechanism: str | None = None) -> str:
-    """Return the full name of a config of a listener, or of one SASL mechanism of a listener."""
+    """Return the full name of a config for a listener, or for one of its SASL mechanisms."""
     prefix = f"{LISTENER_PREFIX}{listener.lower()}."
     return f"{prefix}{name}" if mechanism is None else f"{prefix}{mechanism.lower()}.{name}"
 

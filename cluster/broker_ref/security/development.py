@@ -48,10 +48,10 @@ _COMMON_NAME_RULE: Final = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How to secure a development cluster.
+    """The security settings of a development cluster.
 
     - `protocol`: the security protocol of the listener.
-    - `mechanisms`: the SASL mechanisms; clients and brokers use the first one by default.
+    - `mechanisms`: the SASL mechanisms; clients and brokers use the first mechanism by default.
     - `requires_certificate`: whether clients need a certificate (`ssl.client.auth=required`).
 
     Raises: ValueError if the values cannot be combined.
@@ -87,7 +87,7 @@ class Security:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What a client needs to connect to a cluster as `user`.
+    """The settings that a client needs to connect to a cluster as `user`.
 
     `ca` is the path of the CA's certificate, and `certificate` is the path of a file with the
     client's private key and certificate. Both are PEM files. Fields that do not apply are empty.
@@ -102,7 +102,7 @@ class ClientSettings:
     certificate: str = ""
 
     def java(self) -> dict[str, str]:
-        """Return the settings of Kafka's Java clients and command-line tools."""
+        """Return the settings for Kafka's Java clients and command-line tools."""
         settings = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.protocol,
@@ -119,7 +119,7 @@ class ClientSettings:
         return settings
 
     def librdkafka(self) -> dict[str, str]:
-        """Return the settings of confluent-kafka and other clients that use librdkafka."""
+        """Return the settings for confluent-kafka and other clients that use librdkafka."""
         settings = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.protocol,
@@ -140,7 +140,7 @@ class ClientSettings:
         return settings
 
     def data_source(self) -> dict[str, str]:
-        """Return the options of the Spark data source `pyspark_kafka`."""
+        """Return the options for the Spark data source `pyspark_kafka`."""
         return {f"kafka.{name}": value for name, value in self.java().items()}
 
 
@@ -154,7 +154,7 @@ def broker_configs(
     trust_store: str,
     passwords: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return `configs` with the security configs of the first broker of a cluster.
+    """Return `configs` with the security configs for the first broker in a cluster.
 
     `bound` is the address of the listener. `configs` takes precedence over the security configs.
     The paths of the stores are used only with TLS. If `configs` contains an authorizer, the user of

@@ -86,7 +86,7 @@ class JsonWebKey:
 
 
 def parse_key_set(text: bytes) -> tuple[JsonWebKey, ...]:
-    """Return the keys of a JSON Web Key Set that can verify signatures; others are ignored.
+    """Return the keys in a JSON Web Key Set that can verify signatures; ignore other keys.
 
     Raises: InvalidKeySetError.
     """

@@ -117,7 +117,8 @@ def parse_listeners(configs: SecurityConfigs, *, default: Endpoint) -> Listeners
 def controller_listener(configs: SecurityConfigs, *, host: str, port: int) -> Endpoint:
     """Return the listener of the controller at an address. Raises: InvalidBrokerConfigError.
 
-    Brokers connect to it as clients, using the first name in `controller.listener.names`.
+    Brokers connect to this listener as clients, using the first name in
+    `controller.listener.names`.
     """
     names = split_list(configs.text(CONTROLLER_NAMES))
     name = names[0].upper() if names else "PLAINTEXT"
@@ -235,7 +236,7 @@ def _check_distinct(config: str, text: str, endpoints: Sequence[Endpoint]) -> No
 
 
 def _check_ports(text: str, endpoints: Sequence[Endpoint]) -> None:
-    """Check that two listeners share a port only if one has an IPv4 and one has an IPv6 address."""
+    """Check that two listeners share a port only if one uses IPv4 and the other uses IPv6."""
     for endpoint in endpoints:
         versions = [_ip_version(each.host) for each in endpoints if each.port == endpoint.port]
         if endpoint.port and len(versions) > 1 and sorted(versions) != [4, 6]:

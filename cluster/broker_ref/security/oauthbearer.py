@@ -56,7 +56,7 @@ ValidateToken = Callable[[str, int], Token]
 
 
 def unsecured_tokens(jaas: JaasEntry) -> ValidateToken:
-    """Return a validator of unsecured tokens that uses the options of the login module."""
+    """Return a validator for unsecured tokens that uses the options of the login module."""
     return lambda text, now_ms: validated_token(text, jaas.options, now_ms)
 
 
@@ -126,7 +126,7 @@ def unsecured_token(claims: Mapping[str, object]) -> str:
 
 
 def _initial_response(response: bytes) -> tuple[str, str]:
-    """Return the authorization id and the token of the client's first message."""
+    """Return the authorization id and the token from the client's first message."""
     match = _INITIAL_RESPONSE.fullmatch(response.decode(errors="replace"))
     if match is None:
         raise SaslError("Invalid OAUTHBEARER client first message")

@@ -1,9 +1,9 @@
-"""Principals: the identity of a client, from its certificate or its SASL login.
+"""Principals: the identities of clients, from their certificates or SASL logins.
 
 If a client has a certificate, `ssl.principal.mapping.rules` maps the distinguished name of the
 certificate's subject to the name of the client. The rules expect distinguished names as Java prints
-them (RFC 2253). Sources:
-`DefaultKafkaPrincipalBuilder`, `SslPrincipalMapper` and `DefaultPrincipalData` in Apache Kafka.
+them (RFC 2253). Sources: `DefaultKafkaPrincipalBuilder`, `SslPrincipalMapper` and
+`DefaultPrincipalData` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-"""The attribute types that RFC 2253 names. Java prints the object identifiers of all others."""
+"""The attribute types that RFC 2253 names. For other types, Java prints the object identifier."""
 
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + " '()+,-./:=?")
@@ -134,11 +134,11 @@ _BACK_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)")
 
 
 class InvalidMappingRuleError(ValueError):
-    """A rule of `ssl.principal.mapping.rules` cannot be parsed."""
+    """A rule in `ssl.principal.mapping.rules` cannot be parsed."""
 
 
 class NoMatchingRuleError(ValueError):
-    """No rule of `ssl.principal.mapping.rules` matches a distinguished name."""
+    """No rule in `ssl.principal.mapping.rules` matches a distinguished name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class MappingRule:
 
 @dataclass(frozen=True, slots=True)
 class SslPrincipalMapper:
-    """The rules of a listener; the first matching rule is used."""
+    """The mapping rules for a listener; the first matching rule is used."""
 
     rules: tuple[MappingRule, ...]
 

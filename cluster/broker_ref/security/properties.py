@@ -17,7 +17,7 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """Return properties in ASCII, one per line."""
+    """Return properties as ASCII text, one per line."""
     return "".join(
         f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in values.items()
     )

@@ -90,7 +90,7 @@ def sasl_client(
 
 
 class SaslClientAuthenticator:
-    """The login of one connection. `client` is a result of `sasl_client`."""
+    """The login on one connection. `client` is a result of `sasl_client`."""
 
     def __init__(self, client: tuple[str, Callable[[], Tokens]], *, client_id: str) -> None:
         self._mechanism, self._new_tokens = client

@@ -1,6 +1,6 @@
-"""The interface of the server side of a SASL mechanism, and the PLAIN mechanism.
+"""The interface for the server side of a SASL mechanism, and the PLAIN mechanism.
 
-A mechanism evaluates the tokens of a client and returns its challenges. Sources:
+A mechanism evaluates tokens from a client and returns challenges. Sources:
 `javax.security.sasl.SaslServer`, `PlainSaslServer` and `PlainServerCallbackHandler`.
 """
 
@@ -29,7 +29,8 @@ class SaslServer(Protocol):
     """One authentication of one client.
 
     After the last token, `is_complete` is True and `authorization_id` is the name of the user.
-    `credential_expires_ms` is the time at which the credential expires, or None if it never does.
+    `credential_expires_ms` is the time at which the credential expires, or None if it never
+    expires.
     """
 
     is_complete: bool

@@ -2,9 +2,9 @@
 
 Before a client is authenticated, it can only request the API versions, choose a mechanism with
 SaslHandshake, and send the tokens of the mechanism. After SaslHandshake version 0, the tokens are
-frames without headers. From version 1 on, they are SaslAuthenticate requests. A client can
-authenticate again on the same connection, as the same principal with the same mechanism (KIP-368).
-Invariant: `receive` never raises, whatever the input.
+frames without headers. After later versions of SaslHandshake, the tokens are SaslAuthenticate
+requests. A client can authenticate again on the same connection, as the same principal with the
+same mechanism (KIP-368). Invariant: `receive` does not raise on any input.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SaslState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Respond:
-    """Send a response frame, or no response if it is None."""
+    """Send a response frame, or no response if `frame` is None."""
 
     frame: bytes | None
 
@@ -172,9 +172,9 @@ class SaslServerAuthenticator:
         return expires_ms is not None and now_ms > expires_ms
 
     def begin_reauthentication(self, now_ms: int) -> bool:
-        """Begin a re-authentication. `receive` must be called with the SaslHandshake request next.
+        """Start a re-authentication. Next, pass the SaslHandshake request to `receive`.
 
-        Return False if the session does not expire, or if the last re-authentication began less
+        Return False if the session does not expire, or if the last re-authentication started less
         than a second ago.
         """
         if self.session is None or self.session.expires_ms is None:
@@ -302,7 +302,7 @@ class SaslServerAuthenticator:
         return Fail(reason=reason, frame=_encode(header, response))
 
     def _complete(self, server: SaslServer, now_ms: int) -> int:
-        """Begin a session, and return its lifetime in milliseconds, or 0 if it does not expire."""
+        """Start a session, and return its lifetime in milliseconds, or 0 if it does not expire."""
         principal = Principal(server.authorization_id)
         previous = self.session
         if previous is not None and previous.principal != principal:

@@ -53,7 +53,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What the server stores about a user, for one mechanism."""
+    """The credential that the server stores for one user and one mechanism."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

@@ -68,7 +68,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """How signed tokens are validated.
+    """The settings for the validation of signed tokens.
 
     If `issuer` is empty, every issuer is accepted. If `audiences` is empty, only tokens without an
     audience are accepted.
@@ -145,7 +145,7 @@ def listener_settings(configs: SecurityConfigs, endpoint: Endpoint) -> ListenerS
 
 
 def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: str) -> NodeSettings:
-    """Return the settings for connections to this listener of other nodes.
+    """Return the settings for connections to this listener on other nodes.
 
     `name` is the config that contains the SASL mechanism. Raises: InvalidBrokerConfigError.
     """

@@ -4,7 +4,7 @@ Purpose: before a producer begins a transaction in a partition, verify the trans
 with transaction version 2, the verification also adds the partition. Invariants: each coordinator
 has at most one request in flight. A request contains at most one verification per transactional id.
 Each verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
-verification of a transactional id causes the pending one to fail. In this broker, the new
+verification of a transactional id causes the pending verification to fail. In this broker, the new
 verification waits.
 """
 
@@ -130,12 +130,12 @@ class AddPartitionsToTxnManager:
         *,
         add: bool,
     ) -> Reply[PartitionErrorCodes]:
-        """Verify that a transaction contains the partitions. With `add`, add the partitions.
+        """Verify that a transaction contains the partitions. If `add` is True, add them.
 
         The result contains the coordinator's error code for each partition. PRODUCER_FENCED is
         replaced with INVALID_PRODUCER_EPOCH. The caller must replace TRANSACTION_ABORTABLE for
-        clients that do not support it. The error is COORDINATOR_NOT_AVAILABLE if the coordinator is
-        unknown, and NETWORK_EXCEPTION if it cannot be reached.
+        clients that do not support that error code. The error is COORDINATOR_NOT_AVAILABLE if the
+        coordinator is unknown, and NETWORK_EXCEPTION if it cannot be reached.
         """
         reply: Reply[PartitionErrorCodes] = Reply(self._wake)
         verification = _Verification(
@@ -194,7 +194,7 @@ class AddPartitionsToTxnManager:
     ) -> None:
         self._in_flight.discard(coordinator)
         if response.error_code is ErrorCode.cluster_authorization_failed:
-            # The client would conclude that its own principal lacks a permission.
+            # With this error code, the client would assume that its principal lacks a permission.
             self._complete_all(sent, ErrorCode.invalid_txn_state)
         elif response.error_code is not ErrorCode.none:
             self._complete_all(sent, response.error_code)

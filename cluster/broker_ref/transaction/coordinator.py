@@ -1,7 +1,7 @@
 """The transaction coordinator of a broker.
 
 Purpose: find the shard (the `__transaction_state` partition) of a transactional id, write state
-changes, send the transaction markers when the prepared state is replicated, and then complete the
+changes, send the transaction markers once the prepared state is replicated, and then complete the
 transaction. The coordinator also aborts transactions that time out, removes expired transactional
 ids, and loads and unloads shards when leadership changes. Requests are rejected if this broker is
 not the coordinator or is loading the shard.
@@ -408,7 +408,7 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[PartitionKey],
     ) -> Mapping[PartitionKey, ErrorCode]:
-        """Return an error code for each partition: NONE if the transaction contains it."""
+        """Return an error code per partition: NONE if the transaction contains the partition."""
         try:
             _, entry = self._existing_id(transactional_id)
             return request_validation.verify_partitions(entry, producer, partitions)

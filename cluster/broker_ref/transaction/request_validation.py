@@ -2,8 +2,8 @@
 
 Purpose: run the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and
 return the next value of the transactional id. Invariant: the functions change nothing. The caller
-applies the value after it has been replicated. Source: Kafka's `TransactionCoordinator` (4.3),
-KIP-360, KIP-890, KIP-939.
+applies the next value once that value is replicated. Source: Kafka's `TransactionCoordinator`
+(4.3), KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TransactionMetadata:
     unmarked: set[PartitionKey]
 
     def refuse_if_pending(self) -> None:
-        """Raise CONCURRENT_TRANSACTIONS if a change is pending. Clients retry this error."""
+        """Raise CONCURRENT_TRANSACTIONS if a change is pending. Clients retry after this error."""
         if self.pending is not None:
             raise ApiError(
                 ErrorCode.concurrent_transactions,

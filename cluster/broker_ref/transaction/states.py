@@ -41,7 +41,7 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row of the table: source state, target state and reason."""
+    """A row of the transition table: source state, target state and reason."""
 
     source: TransactionState
     target: TransactionState

@@ -41,8 +41,8 @@ class Transaction:
     `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
     producer id that the producer receives while the markers still contain the current id.
     `last_producer_epoch` is the previous epoch. A producer with this epoch can retry the last epoch
-    bump. Missing values are -1. `partitions` are those of an open or prepared transaction.
-    `client_transaction_version` is the transaction version of the last request.
+    bump. Missing values are -1. `partitions` contains the partitions of an open or prepared
+    transaction. `client_transaction_version` is the transaction version of the last request.
     """
 
     producer_id: int

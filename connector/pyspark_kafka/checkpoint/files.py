@@ -1,8 +1,8 @@
 """Reads and replaces the files of a checkpoint, on a local file system or through Arrow.
 
-Spark writes a checkpoint through Hadoop. Arrow reads the same object stores and HDFS, with the
-credentials of its own clients. Invariant: a file is replaced as a whole, and readers see the old or
-the new content.
+Spark writes a checkpoint through Hadoop. Arrow accesses HDFS and the same object stores, but its
+clients have their own credentials. Invariant: a file is replaced as a whole, so readers see either
+the old or the new content.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _SCHEMES: Final = {
 _RENAMES: Final = ("hdfs",)
 """The Arrow file systems on which a file is visible while it is being written.
 
-In an object store, an object is visible only when it is complete.
+In an object store, an object becomes visible only after it is complete.
 """
 
 
 class CheckpointFiles(Protocol):
-    """The files of one checkpoint. Paths are relative to its `location`, with `/` as separator.
+    """The files of one checkpoint. Paths are relative to `location`, with `/` as the separator.
 
     Every method raises `OSError`, `ValueError` or `NotImplementedError` if it fails.
     """
 
     @property
     def location(self) -> str:
-        """The location of the checkpoint, without a slash at the end."""
+        """The location of the checkpoint, without a trailing slash."""
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, or no names if the directory does not exist."""
@@ -58,7 +58,7 @@ class CheckpointFiles(Protocol):
 
 
 def unsupported_scheme(location: str) -> str | None:
-    """Return the URI scheme of a location if the scheme is not supported, or None."""
+    """Return the URI scheme of a location if the scheme is not supported, otherwise None."""
     match = _SCHEME.fullmatch(location)
     if match is None or match[1].lower() in (_LOCAL, *_SCHEMES):
         return None

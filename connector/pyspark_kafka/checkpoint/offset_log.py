@@ -7,10 +7,10 @@ Spark writes `offsets/<batch id>` once, before the micro-batch runs:
     {"orders":{"0":1200,"1":980}}
     -
 
-After the version and a line of metadata, there is one line per source with the end offset of the
-micro-batch, or `-` if the source has no offset yet. In version `v2` (Spark 4.2) the name of the
-source and a colon precede the offset. Invariant: `OffsetLogEntry` keeps the text of every line. A
-malformed line of a Kafka source is an error.
+The version and a line of metadata are followed by one line for each source. This line contains the
+end offset of the micro-batch, or `-` if the source has no offset yet. In version `v2` (Spark 4.2),
+the name of the source and a colon precede the offset. Invariant: `OffsetLogEntry` keeps the text of
+every line. A malformed line of a Kafka source is an error.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class OffsetLogEntry:
         }
 
     def lowest_offsets(self) -> PartitionOffsets:
-        """Return the offset of each partition, for a commit to a consumer group.
+        """Return the offset for each partition, to commit to a consumer group.
 
         If two sources read the same partition, the lower offset is returned.
         """
@@ -108,7 +108,7 @@ class OffsetLogEntry:
         return found
 
     def with_offsets(self, new: Mapping[SourcePartition, int]) -> OffsetLogEntry:
-        """Replace the offsets of these partitions, if the entry contains them."""
+        """Replace the offsets of the given partitions that the entry contains."""
         sources = tuple(
             source.with_offsets(
                 {p: offset for (name, p), offset in new.items() if name == source.name}

@@ -1,9 +1,10 @@
 """Reads the position of a query from its checkpoint.
 
-Spark writes `offsets/N` before it runs micro-batch N, and `commits/N` after it. When a query
-starts, Spark reads the last micro-batch N in `offsets/` (`MicroBatchExecution`). If N is committed,
-the next micro-batch starts at the offsets in `offsets/N`. Otherwise Spark runs N again, from the
-offsets in `offsets/N-1` to those in `offsets/N`.
+Spark writes `offsets/N` before it runs micro-batch N, and `commits/N` after the micro-batch is
+complete. When a query starts, Spark reads the last micro-batch N in `offsets/`
+(`MicroBatchExecution`). If N is committed, the next micro-batch starts at the offsets in
+`offsets/N`. Otherwise, Spark runs micro-batch N again, from the offsets in `offsets/N-1` to those
+in `offsets/N`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Batch:
 class Progress:
     """The position of a query.
 
-    `committed` is the last committed micro-batch. `planned` is the next micro-batch, if Spark has
-    planned but not committed it. `has_state` is True if the query has stateful operators.
+    `committed` is the last committed micro-batch. `planned` is the next micro-batch, or None if
+    Spark has not planned it yet. `has_state` is True if the query has stateful operators.
     """
 
     query_id: str | None
@@ -50,7 +51,7 @@ def read_progress(files: CheckpointFiles) -> Progress:
     """Read the position of the query.
 
     Raises `CheckpointError` if `files` is not a checkpoint, if a file is malformed, or if
-    `offsets/` and `commits/` do not match. Also raises the same errors as `CheckpointFiles`.
+    `offsets/` and `commits/` do not match. Also raises the errors that `CheckpointFiles` raises.
     """
     query_id = _query_id(files)
     offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")
@@ -74,8 +75,8 @@ def last_batches(
 ) -> tuple[int | None, int | None]:
     """Return the last committed micro-batch and the planned micro-batch after it.
 
-    Raises `CheckpointError` if the last micro-batch in `commits/` is neither the last one in
-    `offsets/` nor the one before it.
+    Raises `CheckpointError` unless the last micro-batch in `commits/` is the last or the second to
+    last micro-batch in `offsets/`.
     """
     last, committed = max(offset_ids, default=None), max(commit_ids, default=None)
     if last == committed:

@@ -40,7 +40,7 @@ _ROWS_ABORTED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryErrors:
-    """Creates the errors for one producer. `record_bytes_max` is its maximum record size."""
+    """Creates the errors for one producer. `record_bytes_max` is the maximum record size."""
 
     bootstrap_servers: str
     record_bytes_max: int
@@ -60,7 +60,7 @@ class DeliveryErrors:
         )
 
     def unreachable(self, topic: str, timeout_s: float, last: PysparkKafkaError) -> KafkaError:
-        """Return the error for unreachable brokers. `last` is the error of the last attempt."""
+        """Return the error for unreachable brokers. `last` is the error from the last attempt."""
         return BrokerUnreachableError(
             f"Writing to topic {topic!r} failed at {self.bootstrap_servers}: no attempt succeeded "
             f"within {timeout_s:g} s. {last.what}",
@@ -91,7 +91,7 @@ class DeliveryErrors:
         partition: TopicPartition | None = None,
         group_id: str | None = None,
     ) -> DeliveryError:
-        """Return the error for a rejected request after which the transaction cannot continue."""
+        """Return the error for a rejected request if the transaction cannot continue."""
         return DeliveryError(
             f"{what} The transaction with transactional id {transactional_id!r} has ended or must "
             f"be aborted, for example because it timed out. {_ROWS_ABORTED}",

@@ -184,7 +184,7 @@ def _producer_settings(
 
 
 def check_supported(options: ClientOptions, role: Role) -> None:
-    """Raise `OptionError` for settings that are unsupported by all engines or by the chosen one."""
+    """Raise `OptionError` for settings that all engines or the chosen engine reject."""
     with resolved(options) as known:
         librdkafka_properties(known.kafka, role=role)
         if known.engine == "native":
@@ -194,9 +194,10 @@ def check_supported(options: ClientOptions, role: Role) -> None:
 def choose_engine(options: ClientOptions, role: Role) -> Engine:
     """Return the engine that the `engine` option selects.
 
-    `auto` selects `native` if it supports all options and its compiled kernel is installed. The
-    engine that `auto` selects, and the reason, are logged once per process. Raises `OptionError` if
-    the option is `native` but the native engine does not support one of the other options.
+    `auto` selects `native` if the native engine supports all options and its compiled kernel is
+    installed. The engine that `auto` selects, and the reason, are logged once per process. Raises
+    `OptionError` if the option is `native` but the native engine does not support one of the other
+    options.
     """
     if options.engine == "librdkafka":
         return "librdkafka"
@@ -235,7 +236,7 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
-    """Warn if the kernel cannot be loaded. Tasks keep the engine that the driver chose."""
+    """Warn if the kernel cannot be loaded. Tasks always use the engine that the driver chose."""
     from pyspark_kafka.records import IMPLEMENTATION  # noqa: PLC0415
 
     if IMPLEMENTATION == "pure" and not os.environ.get(_IMPLEMENTATION_VARIABLE):
@@ -252,8 +253,8 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 def _missing_kernel() -> str | None:
     """Return a clause that states that the kernel is not installed, or None.
 
-    Returns None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. Looks only for the
-    kernel's file, because planning must not import an engine.
+    Returns None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. Checks only whether
+    the kernel's file exists, because planning must not import an engine.
     """
     if (
         not os.environ.get(_IMPLEMENTATION_VARIABLE)

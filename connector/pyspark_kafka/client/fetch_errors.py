@@ -60,8 +60,8 @@ class FetchErrors:
     ) -> OffsetOutOfRangeError:
         """Return the error for offsets that do not exist in the log.
 
-        `truncated_at` is the first offset at which the log differs from the records that were
-        already read up to `position`.
+        The records before `position` were already read. `truncated_at` is the first offset at which
+        the log no longer contains these records.
         """
         partition = self.fetch_range.topic_partition
         reason = (

@@ -1,7 +1,7 @@
 """Converts `sasl.jaas.config` and Java login handlers to librdkafka's SASL properties.
 
-Invariant: no error contains any part of `sasl.jaas.config`, because it contains the password.
-Handles only SASL settings.
+Invariant: no error contains any part of `sasl.jaas.config`, because this setting contains the
+password. Handles only SASL settings.
 
 The syntax is that of Kafka's `JaasConfig`: `CLASS FLAG key=value key="va\\"lue" key='value';`, with
 the escapes and comments of Java's `StreamTokenizer`.
@@ -196,7 +196,8 @@ def _of_oauthbearer_module(
 def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the options of Kafka's `OAuthBearerLoginCallbackHandler`.
 
-    The credentials can be in Kafka's own settings instead. `java_names` checks that they are set.
+    The credentials can be in Kafka's own settings instead of in these options. `java_names` checks
+    that credentials are set.
     """
     properties = {}
     rest = dict(options)
@@ -283,7 +284,7 @@ def _invalid_value(problem: str) -> OptionError:
 def _parse(config: str) -> tuple[str, dict[str, str]]:
     """Return the class of the login module, and its options with lower-case names.
 
-    The names of extensions keep their case.
+    The case of extension names does not change.
     """
     tokens = _tokens(config)
     if len(tokens) < 3 or not tokens[-1].is_mark(";") or tokens[1].text.lower() not in _FLAGS:

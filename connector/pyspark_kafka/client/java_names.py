@@ -89,7 +89,7 @@ _LIBRDKAFKA_PROPERTIES: Final[Mapping[str, _LibrdkafkaProperties]] = MappingProx
         "ssl.endpoint.identification.algorithm": _LibrdkafkaProperties(
             ("ssl.endpoint.identification.algorithm",), _identification
         ),
-        # Aliases in librdkafka. One name per property lets `put` detect contradictions.
+        # librdkafka's aliases. Each property has one name here, so `put` can detect contradictions.
         "compression.codec": _LibrdkafkaProperties(("compression.type",)),
         "fetch.message.max.bytes": _LibrdkafkaProperties(("max.partition.fetch.bytes",)),
         "max.in.flight": _LibrdkafkaProperties(("max.in.flight.requests.per.connection",)),
@@ -318,7 +318,7 @@ def native_token_source(properties: Mapping[str, str]) -> str | None:
 
 
 def api_timeout_ms(kafka: Mapping[str, str]) -> int:
-    """Return `default.api.timeout.ms`, which librdkafka does not have. Raises `OptionError`."""
+    """Return `default.api.timeout.ms`, which is not a librdkafka property. Raises `OptionError`."""
     name = "default.api.timeout.ms"
     return positive_milliseconds(name, kafka.get(name, str(_API_TIMEOUT_MS)))
 
@@ -368,12 +368,12 @@ JAVA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Further Java settings for each librdkafka property, in addition to those in the tables.
 
-If the user has set none of these settings, errors name the first one.
+If the user has set none of these settings, errors name the first setting.
 """
 
 
 def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
-    """Return the option that sets this property. If none does, return one that can set it."""
+    """Return the option that sets this property, otherwise an option that can set it."""
     java = JAVA_SETTINGS.get(property_name, ())
     found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
     return f"kafka.{found or next(iter(java), property_name)}"

@@ -1,6 +1,6 @@
 """The properties of librdkafka 2.16 by role, from its CONFIGURATION.md, and its boolean values.
 
-Callbacks, deprecated properties without effect and properties of share consumers are omitted.
+Callbacks, deprecated properties that have no effect, and properties of share consumers are omitted.
 """
 
 from __future__ import annotations

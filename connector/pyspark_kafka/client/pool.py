@@ -1,7 +1,7 @@
 """A pool of idle clients, which lets tasks in the same Python worker reuse connections.
 
-Invariant: a client is lent to one task at a time, is closed after an error, and is used only in the
-process that opened it, because Spark forks its Python workers.
+Invariant: a client is lent to one task at a time, and is closed after an error. Spark forks its
+Python workers, so a client is used only in the process that opened it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ClientPool(Generic[_Client]):
 def _key(options: ClientOptions) -> _Key:
     """Return the settings that identify a client. Excludes the group id, which may be random.
 
-    The settings are resolved. After a password rotation, clients with the old password are not
-    used.
+    References in the settings are resolved. Therefore, clients with an old password are not used
+    after a password rotation.
     """
     return (
         tuple(sorted(resolved_settings(options).values.items())),

@@ -50,7 +50,7 @@ class KafkaReadClient(Protocol):
     """A client for reading. Close it, or use it in a `with` statement.
 
     While leaders or coordinators move or brokers restart, requests about topics and offsets are
-    retried for `kafka.default.api.timeout.ms`. Then `LeaderNotAvailableError` or
+    retried for `kafka.default.api.timeout.ms`. After this timeout, `LeaderNotAvailableError` or
     `BrokerUnreachableError` is raised. Other errors that may be temporary are raised after
     `fetchOffset.numRetries` attempts.
     """
@@ -73,7 +73,7 @@ class KafkaReadClient(Protocol):
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offset of each partition, or None if there is none."""
+        """Return the group's committed offset for each partition, or None if there is none."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group, without a transaction and without joining the group.

@@ -1,8 +1,8 @@
 """Converts the Java client's key store and trust store settings to librdkafka properties.
 
 PEM stores and PKCS#12 key stores are supported. OpenSSL cannot read Java's JKS format. The error
-for a JKS store contains the command that converts it. Invariant: no error contains a key, password
-or certificate. Handles only TLS settings.
+for a JKS store contains the command that converts it. Invariant: no error contains a key, a
+password or a certificate. Handles only TLS settings.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class TransactionalClient(KafkaClient, Protocol):
 
         Returns only after the markers of that transaction are written. With `expected` (KIP-360),
         raises `ProducerFencedError` if another producer owns the transactional id. With transaction
-        version 1, also raises this error if the transactional id had an open transaction, which the
-        coordinator aborts. Raises `OptionError` if the timeout exceeds the brokers' limit
-        (INVALID_TRANSACTION_TIMEOUT).
+        version 1, also raises this error if the transactional id had an open transaction. The
+        coordinator aborts this transaction. Raises `OptionError` if the timeout exceeds the
+        brokers' limit (INVALID_TRANSACTION_TIMEOUT).
         """
 
     def init_producer_ids(
@@ -74,7 +74,7 @@ class TransactionalClient(KafkaClient, Protocol):
         """Send InitProducerId requests for several transactional ids in parallel."""
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
-        """Send EndTxn for all transactional ids in parallel. Return the final error code of each.
+        """Send EndTxn for all transactional ids in parallel. Return the final error code for each.
 
         Retriable error codes, such as CONCURRENT_TRANSACTIONS and NOT_COORDINATOR, are retried.
         None means that no final response arrived in time, so the outcome is unknown.

@@ -79,9 +79,9 @@ def _command_config(path: str | None) -> dict[str, str]:
     try:
         settings = parse_java_properties(Path(path).read_text("iso-8859-1"))
     except OSError as error:
-        what = f"The file {path!r} of --command-config cannot be read: {error.strerror}."
+        what = f"The file {path!r} in --command-config cannot be read: {error.strerror}."
         raise OptionError(what, advice="Correct the path.", option=_COMMAND_CONFIG) from None
     except ValueError as error:  # a malformed file, or an invalid path
-        what = f"The file {path!r} of --command-config is not a Java properties file: {error}."
+        what = f"The file {path!r} in --command-config is not a Java properties file: {error}."
         raise OptionError(what, advice="Correct the file.", option=_COMMAND_CONFIG) from None
     return {f"kafka.{name}": value for name, value in settings.items()}

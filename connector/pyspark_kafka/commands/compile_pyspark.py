@@ -3,9 +3,9 @@
     pyspark-kafka compile-pyspark
 
 Each Python process that Spark starts imports PySpark from `pyspark.zip`. This archive contains only
-sources, so each process compiles them again. With bytecode in the archive, a process starts in
-half the time. Invariant: an archive is replaced as a whole and keeps its sources, and other Python
-versions still use the sources.
+source files, so each process compiles them again. With bytecode in the archive, a process starts in
+half the time. Invariant: an archive is replaced as a whole. The new archive also contains the
+source files, which other Python versions still use.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def archives() -> Sequence[Path]:
 
 
 def has_bytecode(archive: Path) -> bool:
-    """Return whether an archive contains bytecode of this Python version."""
+    """Return whether an archive contains bytecode for this Python version."""
     with zipfile.ZipFile(archive) as opened:
         compiled = [name for name in opened.namelist() if name.endswith(".pyc")]
         return bool(compiled) and all(
@@ -98,7 +98,7 @@ def has_bytecode(archive: Path) -> bool:
 
 
 def add_bytecode(archive: Path) -> None:
-    """Add the bytecode of this Python version to an archive. Raises `OSError`."""
+    """Add bytecode for this Python version to an archive. Raises `OSError`."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
         modules, made = Path(directory, "modules"), Path(directory, archive.name)
         with zipfile.ZipFile(archive) as opened:
@@ -107,7 +107,7 @@ def add_bytecode(archive: Path) -> None:
             warnings.simplefilter("ignore", SyntaxWarning)
             compileall.compile_dir(
                 modules,
-                quiet=2,  # Some modules of PySpark's tests are not valid in all Python versions.
+                quiet=2,  # Some of PySpark's test modules are not valid in all Python versions.
                 force=True,
                 legacy=True,  # Imports from an archive require bytecode next to the sources.
                 stripdir=str(modules),

@@ -85,7 +85,7 @@ def _offsets(
     partitions: Collection[TopicPartition],
     isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, int]:
-    """Return the offsets that the query finds. Omits partitions without a result."""
+    """Return the results of an offset query. Omits partitions without a result."""
     found = client.list_offsets(dict.fromkeys(partitions, query), isolation_level)
     return {partition: offset for partition, offset in found.items() if offset is not None}
 

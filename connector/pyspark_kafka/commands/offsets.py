@@ -296,7 +296,7 @@ class _Command:
     def _write(self, edited: Sequence[tuple[Batch, bytes]]) -> None:
         """Back up and replace files of the checkpoint.
 
-        Spark ignores files with the name of a backup. The name contains no colon, because Hadoop
+        Spark ignores backups because of their names. The names contain no colon, because Hadoop
         rejects colons.
         """
         if read_progress(self._files) != self._progress:

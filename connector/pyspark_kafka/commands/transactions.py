@@ -200,7 +200,7 @@ class _Command:
         return ALIVE
 
     def _signs_of_life(self, report: Report) -> Sequence[str]:
-        """Compare the report with a second report, taken a few seconds later."""
+        """Compare the report with a second report that is created a few seconds later."""
         quiet_s = self._parsed.quiet
         if self._parsed.take_over or not quiet_s:
             return ()

@@ -11,7 +11,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 
 EARLIEST: Final[int] = -2
 LATEST: Final[int] = -1
-"""The special timestamps of ListOffsets. In Spark's offset JSON they are used as offsets."""
+"""The special timestamps of ListOffsets. In Spark's offset JSON, they are used as offsets."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -33,7 +33,7 @@ def partition_lag(
 
 
 class IsolationLevel(Enum):
-    """Kafka's `isolation.level`, with the values of ListOffsets and Fetch requests."""
+    """Kafka's `isolation.level`, with the values in ListOffsets and Fetch requests."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1

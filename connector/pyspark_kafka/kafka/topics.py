@@ -10,7 +10,7 @@ from typing import Final
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 LEGAL_TOPIC_NAMES: Final = "1 to 249 letters, digits, '.', '_' and '-'"
-"""The rule that `is_topic_name` checks, for error messages."""
+"""The rule that `is_topic_name` checks, as text for error messages."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

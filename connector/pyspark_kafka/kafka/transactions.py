@@ -12,12 +12,12 @@ from pyspark_kafka.kafka.topics import TopicPartition
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 LEGAL_SINK_IDS: Final = "1 to 200 letters, digits, '.', '_' and '-'"
-"""The rule that `is_sink_id` checks, for error messages."""
+"""The rule that `is_sink_id` checks, as text for error messages."""
 
 TransactionVersion = Literal[1, 2]
 """The level of the `transaction.version` feature.
 
-At level 2 (KIP-890), each EndTxn request (v5) bumps the producer epoch.
+At level 2 (KIP-890), the coordinator bumps the producer epoch with each EndTxn request (v5).
 """
 
 

@@ -68,8 +68,8 @@ def lag(progress: Progress | None, options: Mapping[str, str] | None = None) -> 
     planned the micro-batch.
 
     Returns None if there is no progress yet, or if the query has no Kafka source. Without
-    `options`, also returns None after Spark has replayed a micro-batch of an earlier run. Raises
-    `TypeError` if `progress` is another object. With `options`, also raises `OptionError` and
+    `options`, also returns None after Spark has replayed a micro-batch from an earlier run. Raises
+    `TypeError` if `progress` is any other object. With `options`, also raises `OptionError` and
     subclasses of `KafkaError`.
     """
     if progress is None:
@@ -79,7 +79,7 @@ def lag(progress: Progress | None, options: Mapping[str, str] | None = None) -> 
 
 
 def lag_of(sources: Iterable[SourceProgress], latest: LatestOffsets | None) -> Lag | None:
-    """Return the lag of a query. If two sources read a partition, the larger lag is used."""
+    """Return the lag of a query. If two sources read the same partition, the larger lag is used."""
     known = None
     if latest is not None:
         partitions = {partition for source in sources for partition in source.end}

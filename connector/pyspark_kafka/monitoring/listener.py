@@ -43,9 +43,9 @@ class KafkaMetricsListener(StreamingQueryListener):
     the cluster at the time of the report. Without `options`, the lag is relative to the latest
     offsets at the time when Spark planned the micro-batch (see `lag`).
 
-    If the latest offsets cannot be requested, the lag is missing, and a warning contains the error.
-    The constructor raises `OptionError`, and `ModuleNotFoundError` if `registry` is set but
-    prometheus-client is not installed.
+    If the latest offsets cannot be requested, the lag is missing, and the error is logged as a
+    warning. The constructor raises `OptionError`, and `ModuleNotFoundError` if `registry` is set
+    but prometheus-client is not installed.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def metric_prefix(side: Side) -> str:
 def parse_progress(progress: Progress) -> QueryProgress:
     """Return the monitored values of a progress report of Spark 4.0 or later.
 
-    Raises `TypeError` if `progress` is another object, and `ValueError` for malformed JSON.
+    Raises `TypeError` if `progress` is any other object, and `ValueError` for malformed JSON.
     """
     report = _decoded(progress)
     sources = tuple(filter(None, map(_kafka_source, report["sources"])))
@@ -106,7 +106,7 @@ def _kafka_source(source: Mapping[str, Any]) -> SourceProgress | None:
 def _offsets(value: object) -> PartitionOffsets:
     """Return offsets, or no offsets if they are missing or do not have Kafka's format.
 
-    The items of a source's progress contain offsets as text: JSON, or before Spark 4.2 the `repr`
+    The items of a source's progress contain offsets as text: JSON or, before Spark 4.2, the `repr`
     of the decoded JSON. Offsets contain only strings and integers, so `ast.literal_eval` can parse
     both formats.
     """

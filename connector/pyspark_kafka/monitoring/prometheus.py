@@ -1,6 +1,6 @@
 """Exports the values of `QueryProgress` and `Lag` as Prometheus metrics.
 
-Invariant: only running queries have time series, and each query has one run.
+Invariant: only running queries have time series, and each query has time series for only one run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COUNTERS: Final = {
         "Bytes of the keys and values written to the sink.",
     ),
 }
-"""Fields of `QueryProgress`, each with the name and description of the counter that adds it up."""
+"""Fields of `QueryProgress`, each with the name and description of the counter for its sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class QueryCollector(Collector):
         self._runs: dict[str, _Run] = {}
 
     def update(self, progress: QueryProgress, lag: Lag | None, *, now_s: float) -> None:
-        """Add the progress of a micro-batch. The counters start at 0 with each run of a query.
+        """Add the progress of a micro-batch. The counters start at 0 for each run of a query.
 
         `now_s` is the time in seconds since the epoch.
         """
@@ -66,7 +66,7 @@ class QueryCollector(Collector):
             )
 
     def touch(self, run_id: str, *, now_s: float) -> None:
-        """Update the time of the last report of a run that is idle."""
+        """Update the time of the last report from an idle run."""
         with self._lock:
             for query, run in self._runs.items():
                 if run.run_id == run_id:

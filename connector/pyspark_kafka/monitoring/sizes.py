@@ -22,13 +22,13 @@ _COLUMNS: Final = ("key", "value")
 
 
 def count_bytes(frame: DataFrame, side: Side) -> DataFrame:
-    """Return the DataFrame with observed metrics: its rows, and the bytes of `key` and `value`.
+    """Return the DataFrame with observed metrics for rows and for bytes of `key` and `value`.
 
-    `side` is `read` for a DataFrame that `load()` returns, and `write` for one that is written.
-    The bytes are those before compression. Headers and the overhead of Kafka's record batches are
-    not counted. `KafkaMetricsListener` reports the results.
+    `side` is `read` for a DataFrame that `load()` returns, and `write` for a DataFrame that is
+    written. Bytes are counted before compression. Headers and the overhead of Kafka's record
+    batches are not counted. `KafkaMetricsListener` reports the results.
 
-    Raises `SchemaError` if the DataFrame has neither column, and `ValueError` for another side.
+    Raises `SchemaError` if the DataFrame has neither column, and `ValueError` for any other side.
     """
     if side not in get_args(Side):
         raise ValueError(f"The side is {side!r}. Use 'read' or 'write'.")

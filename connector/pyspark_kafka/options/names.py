@@ -12,10 +12,10 @@ from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import BY_LOWER_NAME
 
 _ADDED_BY_SPARK: Final = frozenset({"queryname"})
-"""Options that Spark adds to the options of a query. All others are in the table."""
+"""Options that Spark adds to the options of a query. All other options are in the table."""
 
 _ADDED_FOR_TABLES: Final = frozenset({"owner", "provider"})
-"""Properties that Spark passes as options if it reads the schema for CREATE TABLE."""
+"""Properties that Spark passes as options when it reads the schema for CREATE TABLE."""
 
 USE_VIEW: Final = (
     "Use CREATE TEMPORARY VIEW with the same options, or DataFrame.createOrReplaceTempView()"

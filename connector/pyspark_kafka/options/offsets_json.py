@@ -1,7 +1,7 @@
 """JSON for partitions and offsets, in the format of Spark's Kafka connector (`JsonUtils`).
 
 Options and checkpoints contain JSON such as `{"topic":{"0":123}}`. Because the format is the same,
-this connector can continue a checkpoint of Spark's connector, and vice versa. Parsed topics,
+this connector can continue from a checkpoint of Spark's connector, and vice versa. Parsed topics,
 partitions and numbers are always valid.
 """
 
@@ -81,7 +81,8 @@ def parse_timestamps(text: str) -> dict[TopicPartition, int]:
 def from_json_object(value: object) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint from decoded JSON. Raises `OffsetFormatError`.
 
-    Negative offsets are invalid. `{}` is valid: a query whose pattern matches no topic writes it.
+    Negative offsets are invalid. `{}` is valid: a query writes `{}` if its pattern matches no
+    topic.
     """
     return {} if value == {} else _numbers(value, 0, _CHECKPOINT_EXAMPLE)
 

@@ -126,7 +126,7 @@ class ClientOptions:
     `kafka` contains all `kafka.*` settings, including `bootstrap.servers`, `group.id` and
     `isolation.level`. The names are in lower case and without the prefix. The values may contain
     secrets, so `kafka` is not part of `repr`. `group_id` is the value of `kafka.group.id`, or a
-    generated id with the prefix `groupIdPrefix`.
+    generated id with the prefix in `groupIdPrefix`.
     """
 
     bootstrap_servers: str
@@ -148,7 +148,7 @@ class SourceOptions:
     starting: OffsetLimit
     ending: OffsetLimit
     latest_without_match: bool
-    """Whether a partition without a matching record starts at latest.
+    """Whether a partition without a matching record starts at its latest offset.
 
     Set by `startingOffsetsByTimestampStrategy=latest`.
     """
@@ -195,8 +195,8 @@ class ExactlyOnce:
 class SinkOptions:
     """The options of a batch or streaming write.
 
-    `topic` is None if the `topic` column contains the topics. `exactly_once` is None if
-    `transactionalId` is not set; rows are then written at least once.
+    `topic` is None if the `topic` column contains the topics. If `transactionalId` is not set,
+    `exactly_once` is None, and rows are written at least once.
     """
 
     client: ClientOptions

@@ -148,7 +148,7 @@ class ParsedBatch:
 
 @cache
 def _crc32c() -> Callable[[Buffer], int]:
-    """Import `crc32c` on first use, because it imports `importlib.metadata`, which is slow."""
+    """Import `crc32c` on first use, because it imports the slow `importlib.metadata`."""
     from crc32c import crc32c  # noqa: PLC0415
 
     return crc32c

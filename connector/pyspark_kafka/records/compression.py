@@ -1,8 +1,8 @@
 """Compress record batches.
 
 Both implementations of `encode` use this module to compress the records section of a batch. Kafka's
-Java clients and brokers, librdkafka and kafka-python can read the formats. The same section, codec
-and level always result in the same bytes.
+Java clients and brokers, librdkafka and kafka-python can read the compressed section. The same
+section, codec and level always result in the same bytes.
 
 This module writes the LZ4 frames itself, because Kafka's Java client rejects the frames of Arrow's
 codec. `Lz4BlockInputStream` requires this format:

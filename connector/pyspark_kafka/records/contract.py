@@ -100,7 +100,7 @@ class Decode(Protocol):
     ignored. The result contains neither control records nor records of aborted transactions.
     Batches and records are validated in order, up to the end of the range. Raises
     `CorruptBatchError` for corrupt bytes, and `KafkaError` for valid records that do not fit the
-    columns. No input causes a read outside `data`.
+    columns. For any input, `decode` reads only bytes in `data`.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...

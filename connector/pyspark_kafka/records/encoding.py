@@ -62,8 +62,8 @@ class Encoding:
     A row is written to its `partition`. If `partition` is null, the partition is the murmur2 hash
     of the key modulo `partition_count` (`BuiltInPartitioner.partitionForKey` in Kafka). If the key
     is also null, the row is written to the current partition of `unkeyed`. If a row does not fit
-    into the open batch of this partition, the next partition of `unkeyed` becomes the current one.
-    A null timestamp is replaced by `now_ms`.
+    into the open batch of this partition, the next partition of `unkeyed` becomes the current
+    partition. A null timestamp is replaced by `now_ms`.
 
     A row that does not fit into the open batch of its partition starts a new batch. A batch,
     including its header, is at most `batch_bytes_max` bytes long before compression, unless a
@@ -111,8 +111,8 @@ class Encode(Protocol):
     large_binary or large_string. `timestamp` is a timestamp in milliseconds or an int64.
 
     Batches are in the order of their first rows. The batches of one partition have consecutive
-    sequence numbers, which start with `ProducerState.next_sequences`. Raises `RowError` if a record
-    is too large for a batch (2 GiB) or if a partition does not exist.
+    sequence numbers, which start with the number in `ProducerState.next_sequences`. Raises
+    `RowError` if a record is too large for a batch (2 GiB) or if a partition does not exist.
     """
 
     def __call__(self, rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]: ...

@@ -2,8 +2,8 @@
 
 Callers can determine which producer wrote a batch and which transactions were committed. The header
 and the CRC of every batch are validated; records are validated when they are read. `_pure` parses
-the batches, because the topics that use this module are small. If the compiled kernel is installed,
-it computes the CRCs.
+the batches, because callers use this module only for small topics. If the compiled kernel is
+installed, it computes the CRCs.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, Non
     """Yield the batches that overlap the requested offsets, and return the next offset.
 
     An incomplete batch at the end of `data` is ignored. Raises the same errors as
-    `contract.Decode`. Errors in records are raised when the records are read. `columns` and
-    `aborted` of the request are ignored.
+    `contract.Decode`. Errors in records are raised when the records are read. The request's
+    `columns` and `aborted` fields are ignored.
     """
     view = memoryview(data).cast("B")
     next_offset, offset_min, position = request.start_offset, 0, 0

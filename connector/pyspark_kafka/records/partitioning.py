@@ -1,4 +1,4 @@
-"""Calculates the partition of a key, like Kafka's default partitioner (`BuiltInPartitioner`)."""
+"""Calculates the partition for a key, like Kafka's default partitioner (`BuiltInPartitioner`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark_kafka.records.contract import Buffer
 
 
 def partition_of_key(key: Buffer, partition_count: int) -> int:
-    """Return the partition of a record with this key."""
+    """Return the partition for a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

@@ -1,4 +1,4 @@
-"""Implements the rules of `read_committed` for aborted transactions and control records (KIP-98).
+"""Implements the `read_committed` rules for aborted transactions and control records (KIP-98).
 
 The `pure` and `cython` implementations of `decode` use this module to skip batches of aborted
 transactions. An aborted transaction of a producer extends from its first offset to its abort

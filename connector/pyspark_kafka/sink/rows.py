@@ -62,7 +62,7 @@ class RowPreparation:
         return pa.RecordBatch.from_pydict(prepared)
 
     def _topics(self, column: Any, row_count: int) -> Any:
-        """Return the topic of each row, dictionary-encoded because most batches have one topic."""
+        """Return each row's topic in a dictionary array, because most batches have one topic."""
         if self.topic is not None:
             return pa.DictionaryArray.from_arrays(repeated(0, row_count), repeated(self.topic, 1))
         if column.null_count:

@@ -99,7 +99,7 @@ def plan_again(
     options: SourceOptions,
     pruning: Pruning,
 ) -> list[PlannedRange]:
-    """Return the ranges that a task reads with new bounds.
+    """Return a task's ranges with new bounds.
 
     Raises the same errors as `plan_batch`.
     """
@@ -190,8 +190,8 @@ def _since(
 ) -> list[FetchRange]:
     """Start each range at its first record with a timestamp of `since_ms` or later.
 
-    Ranges without such a record are omitted. All records of the ranges must be readable.
-    Otherwise, the cluster may not find that record.
+    Ranges without such a record are omitted. All records in the ranges must be readable, because
+    the cluster finds only readable records.
     """
     if since_ms is None or not ranges:
         return list(ranges)
@@ -234,7 +234,7 @@ def _report_end_before_start(
 def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataLossPolicy) -> None:
     """Report data loss for start offsets after the log end offset.
 
-    A start offset at the log end offset is valid: the partition has nothing to read yet.
+    A start offset at the log end offset is valid: the partition has no records to read yet.
     """
     high_watermarks = reader.latest(
         starts, expected=starts, isolation_level=IsolationLevel.READ_UNCOMMITTED

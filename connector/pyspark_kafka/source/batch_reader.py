@@ -1,4 +1,4 @@
-"""The readers for `spark.read`. Spark calls them to plan on the driver and to read on executors."""
+"""The readers for `spark.read`. Spark uses them to plan on the driver and to read on executors."""
 
 from __future__ import annotations
 

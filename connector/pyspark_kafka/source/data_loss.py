@@ -25,7 +25,7 @@ class DataLossPolicy:
         offset: int | None = None,
         advice: str | None = None,
     ) -> None:
-        """Raise `DataLossError`, or log a warning and let the caller continue."""
+        """Raise `DataLossError`, or log a warning and return."""
         if self.fail:
             raise DataLossError(
                 message,

@@ -1,4 +1,4 @@
-"""Lets tasks detect a repeated execution of their plan, and agree on values within an executor.
+"""Detects repeated executions of a plan, and shares values among the tasks of an executor.
 
 Tasks of one Spark query have the same execution id. They agree on a value through a file in the
 directory that Spark creates for each executor (`SparkFiles`): the first task writes the file, and
@@ -22,10 +22,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _EXECUTION_ID: Final = "spark.sql.execution.id"
-"""`SQLExecution.EXECUTION_ID_KEY`. The jobs of an RDD do not have this property."""
+"""`SQLExecution.EXECUTION_ID_KEY`. RDD jobs do not have this property."""
 _PREFIX: Final = "pyspark_kafka-"
 _FILES_MAX: Final = 16
-"""The number of executions per plan whose files are kept. Executions can overlap."""
+"""The number of executions per plan whose files are retained. Executions can overlap."""
 _KNOWN_MAX: Final = 16
 
 _known: Final[dict[str, object]] = {}
@@ -35,7 +35,7 @@ _known: Final[dict[str, object]] = {}
 def later_execution(plan_id: str) -> str | None:
     """Return the id of this execution, or None if it is the first execution of the plan.
 
-    An execution is the first one if this executor has not run the plan in another execution.
+    An execution is the first if this executor has not run the plan in another execution before.
     """
     context = TaskContext.get()
     if context is None:
@@ -48,8 +48,9 @@ def later_execution(plan_id: str) -> str | None:
 def agree(plan_id: str, execution: str, propose: Callable[[], T]) -> T:
     """Return the value that the first task of this executor proposed for an execution of a plan.
 
-    `propose` is called if there is no value yet. Errors of `propose` are raised. If the file cannot
-    be written, only the tasks of this Python worker agree. The files of old executions are deleted.
+    `propose` is called if there is no value yet. Errors from `propose` are not caught. If the file
+    cannot be written, only the tasks of this Python worker agree. The files of old executions are
+    deleted.
     """
     return _agree(f"{plan_id}-{execution}", propose, old=f"{plan_id}-*")
 

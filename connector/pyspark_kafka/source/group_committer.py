@@ -1,8 +1,9 @@
-"""Implements the `commitOffsets` option of streaming reads.
+"""Implements the `commitOffsets` option for streaming reads.
 
 The end offsets of each completed micro-batch are committed to a consumer group, for tools that
 monitor lag. Invariant: the query never reads these offsets, because it uses the offsets in its
-checkpoint. A failed commit logs a warning, and delays the query by a few seconds at most.
+checkpoint. If a commit fails, the committer logs a warning, and the query is delayed by a few
+seconds at most.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RECOMMIT_S: Final = 3_600.0
 `offsets.retention.minutes` applies to groups without members. The default is 7 days.
 """
 _COMMIT_TIMEOUT_MS_MAX: Final = 10_000
-"""The maximum time that a commit can delay the next micro-batch."""
+"""The maximum time by which a commit can delay the next micro-batch."""
 
 
 class GroupCommitter:

@@ -1,4 +1,4 @@
-"""Requests the partitions of a query and their offsets on the driver.
+"""Runs on the driver, and requests the partitions of a query and their offsets.
 
 Limits such as `earliest` or a timestamp are resolved to offsets, as in `KafkaOffsetReaderAdmin` of
 Spark's connector. Invariant: every result contains exactly the requested partitions.

@@ -1,7 +1,7 @@
 """Reads the records of a small micro-batch on the driver.
 
-Spark's `SimpleDataSourceStreamReader` returns records together with the plan, and Spark then starts
-no Python task. For a few records, the task would take longer than the read.
+Spark's `SimpleDataSourceStreamReader` returns records together with the plan, so Spark starts no
+Python task. For a few records, starting a task would take longer than reading them on the driver.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Prefetcher:
     def read(self, task: Sequence[PlannedRange]) -> list[pa.RecordBatch] | None:
         """Return the records of a task, or None if the task must read them on an executor.
 
-        The task must read the records if they are too large, or if the driver cannot read them
-        now: Spark retries a failed task, but not a failed plan. Raises `DataLossError`.
+        The task must read the records if there are too many offsets or bytes, or if the driver
+        cannot read them now: Spark retries a failed task, but not a failed plan. Raises
+        `DataLossError`.
         """
         offsets = sum(planned.fetch_range.size for planned in task)
         if offsets > OFFSETS_MAX or offsets * self._bytes_per_offset > BYTES_MAX:

@@ -1,12 +1,12 @@
 """Prunes a batch read with the filters of a query.
 
-This module determines from the conditions of a query which partitions and offsets a batch read can
+From the conditions of a query, this module determines which partitions and offsets a batch read can
 skip, and which conditions are exact. Spark does not need to evaluate exact conditions again.
 Invariant: no row that satisfies all conditions is skipped, and every row that is read satisfies the
 exact conditions.
 
-The `topic`, `partition` and `offset` columns are never null. Literals may be null, and are
-evaluated with SQL's three-valued logic. A lower bound on `timestamp` is converted to a start
+The `topic`, `partition` and `offset` columns are never null. Literals may be null, so conditions
+are evaluated with SQL's three-valued logic. A lower bound on `timestamp` is converted to a start
 offset: Kafka returns the first record with this timestamp or a later one, so all records before
 that record are older, even if timestamps are not in order (`LogSegment.findOffsetByTimestamp`). An
 upper bound cannot be converted (see docs/adr/0005).
@@ -217,7 +217,7 @@ def offsets_where(condition: Condition) -> Offsets:
 def _since_ms(condition: Condition) -> int | None:
     """Return the earliest timestamp (epoch milliseconds) that can satisfy a condition, or None.
 
-    The bound is rounded up, because literals are in microseconds and record timestamps in
+    The bound is rounded up, because literals are in microseconds and record timestamps are in
     milliseconds.
     """
     lower_bounds = {

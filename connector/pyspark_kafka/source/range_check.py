@@ -24,7 +24,7 @@ def readable_ranges(
 ) -> list[FetchRange]:
     """Return the parts of the ranges that exist and can be read immediately.
 
-    All records before the offsets in `known_latest` are readable, and need no further requests.
+    All records before the offsets in `known_latest` are readable, so they require no more requests.
     Ranges of one partition must be in order. Raises `DataLossError`, and `OffsetError` if a
     transaction stays open. Empty ranges, which Spark plans when it restarts a query, never count as
     data loss.

@@ -1,8 +1,8 @@
 """Reads one planned range of offsets on an executor.
 
-The range is read as Arrow batches, and data loss is distinguished from gaps. Gaps in the offsets
-are normal: control records, aborted transactions and compaction cause them. If the broker no longer
-has some offsets of the range, records are lost.
+This module returns the records as Arrow batches, and distinguishes data loss from gaps. Gaps in the
+offsets are normal: control records, aborted transactions and compaction cause them. If the broker
+no longer has some offsets of the range, records are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_range(
     *,
     sleep: Sleep = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range with these columns. Raises `DataLossError` and `KafkaError`.
+    """Yield these columns of the records in a range. Raises `DataLossError` and `KafkaError`.
 
     With `failOnDataLoss=false`, missing records are skipped with a warning. No record is returned
     twice.

@@ -34,7 +34,7 @@ def split(
 
     First, each range with more than `max_records` offsets is split into ranges of at most this
     size. If the result has fewer than `min_partitions` ranges, the larger ranges are split in
-    proportion to their size, which results in about `min_partitions` ranges. If a range is too
+    proportion to their size. The total is then about `min_partitions` ranges. If a range is too
     small to be split, the other ranges of its topic partition are not split either.
     """
     found = [r for r in ranges if r.size > 0]
@@ -62,9 +62,9 @@ def pack(
 ) -> list[tuple[T, ...]]:
     """Distribute ranges among at most `max_partitions` tasks of similar size.
 
-    The largest ranges are distributed first. Each range is added to the task that is the smallest
-    at this time. The ranges of a task keep their order. Without `max_partitions`, each range is a
-    task.
+    The largest ranges are distributed first. Each range is added to the task that is currently the
+    smallest. The ranges of a task remain in their original order. Without `max_partitions`, there
+    is one task for each range.
     """
     if max_partitions is None or len(ranges) <= max_partitions:
         return [(each,) for each in ranges]
@@ -111,7 +111,7 @@ def backlog(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
 def rate_limit(
     limit: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets of a micro-batch of about `limit` offsets.
+    """Return the end offsets of a micro-batch with about `limit` offsets.
 
     The limit is divided among the partitions in proportion to their backlog. `start` must contain
     every partition of `latest`. Every partition with a backlog gets at least one offset, so the

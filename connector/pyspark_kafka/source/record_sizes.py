@@ -1,8 +1,8 @@
 """Estimates the size of unread records for `maxBytesPerTrigger`.
 
-Kafka does not report the size of an offset range. The driver therefore reads a sample of the
-records that come next, and assumes that every other unread offset of the topic has a record of the
-same average size. Invariant: an estimate reads a few records of at most `_PARTITIONS_MAX`
+Kafka does not report the size of an offset range. The driver therefore reads a sample of the next
+records, and assumes that every other unread offset of the topic has a record of the same average
+size. Invariant: each estimate requires only a few records from at most `_PARTITIONS_MAX`
 partitions.
 """
 

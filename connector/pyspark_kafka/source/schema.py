@@ -51,7 +51,7 @@ def source_schema(*, include_headers: bool) -> StructType:
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
     """Return the columns that a schema selects, in the schema's order. Raises `SchemaError`.
 
-    Spark does not report whether the schema is the default one or was passed to `schema()`.
+    Spark does not report whether the schema is the default schema or was passed to `schema()`.
     """
     names = tuple(field.name for field in schema.fields)
     if not names:

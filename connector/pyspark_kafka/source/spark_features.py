@@ -12,7 +12,8 @@ from typing import Final
 from pyspark.sql.datasource import DataSourceReader
 
 ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Since Spark 4.2, Python sources get start offsets and read limits, and support availableNow."""
+"""Since Spark 4.2, Python sources receive start offsets and read limits, and support
+availableNow."""
 
 FILTER_PUSHDOWN: Final = hasattr(DataSourceReader, "pushFilters")
 """Since Spark 4.1, Spark passes the filters of a query to Python sources."""

@@ -1,6 +1,6 @@
 """Converts Spark's filters to conditions.
 
-Only this module uses the filters of `pyspark.sql.datasource` (Spark 4.1 and later). The module
+Only this module uses the filters from `pyspark.sql.datasource` (Spark 4.1 and later). The module
 compares class names, so it can be imported with earlier Spark versions. Invariant: Spark evaluates
 unknown filters itself.
 """

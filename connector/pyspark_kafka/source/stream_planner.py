@@ -22,7 +22,7 @@ newest micro-batch (`AcceptsLatestSeenOffset`). If end offsets are requested fir
 new.
 `AvailableNowMicroBatchStreamWrapper` is the exception: it requests the end offsets of its only
 micro-batch first, and again before it plans a micro-batch. The planner rejects this call order if
-the end offsets that the planner has returned are only valid for a new query.
+the end offsets that it has returned are valid only for a new query.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class StreamPlanner:
     def prepare_available_now(self) -> None:
         """Limit this run to the offsets that exist when its first micro-batch is planned.
 
-        Spark calls this for `Trigger.AvailableNow`.
+        Spark calls this method for `Trigger.AvailableNow`.
         """
         self._available_now = True
 
@@ -150,7 +150,8 @@ class StreamPlanner:
         if self._available_now:
             self._target = latest
         if start is None:
-            self._position = end  # Spark runs this micro-batch before it requests the next end.
+            # Spark runs this micro-batch before it requests the next end offsets.
+            self._position = end
             if is_new_query and self._requires_new_query(end, latest):
                 self._expected_call = "initial_offsets"
             if is_first and position != end != latest:
@@ -160,7 +161,7 @@ class StreamPlanner:
     def _latest_and_end(
         self, position: PartitionOffsets, *, is_new: bool, limited: bool
     ) -> tuple[Offsets, Offsets]:
-        """Return two values: the latest offsets (or the target of the run) and the end offsets."""
+        """Return the latest offsets (or the final offsets of the run), and the end offsets."""
         latest = self._request_latest(position) if self._target is None else self._target
         if is_new and _may_resolve_later(self._options):
             return latest, self.initial_offsets()
@@ -195,7 +196,7 @@ class StreamPlanner:
         return dict(latest) if maximum is None else rate_limit(maximum, known, latest)
 
     def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
-        """Return whether a restarted query must not use these end offsets of a first micro-batch.
+        """Return whether only a new query may use these end offsets of a first micro-batch.
 
         The offsets may be before the restarted query's position, or far beyond its rate limit.
         """
@@ -227,8 +228,8 @@ class StreamPlanner:
         self._last_plan = (start, end, plan)
         self._position = end
         if start != end:  # Before a replay, Spark 4.0 and 4.1 plan an empty range at `end`.
-            # In a replay, a partition that is missing in `end` may belong to a topic that was
-            # deleted. If the topic is recreated, the earlier offset would skip records.
+            # During a replay, a partition that is missing from `end` may belong to a deleted topic.
+            # If the topic is recreated, a read from the earlier offset would skip records.
             self._last_offsets |= {**start, **end} if self._has_planned_an_end else end
         return plan
 
@@ -259,10 +260,10 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        The starting option may now resolve to a later offset than `end`. With `earliest`, the first
-        records of the micro-batch are then lost. Otherwise, the micro-batch was empty. Partitions
-        that are not in `end` were added later. The next micro-batch reads them from their log start
-        offset.
+        The starting option may now resolve to a later offset than `end`. If this happens with
+        `earliest`, the first records of the micro-batch are lost. With any other option, the
+        micro-batch was empty. Partitions that are not in `end` were added later. The next
+        micro-batch reads them from their log start offset.
         """
         starting = self._options.starting
         if starting is OffsetLimitName.EARLIEST:
@@ -336,7 +337,7 @@ class StreamPlanner:
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
         """Report recreated topics as data loss.
 
-        Raises an error for a missing topic that was not read before.
+        Raises an error if a topic is missing that was not read before.
         """
         read_before = self._known_topics | {partition.topic for partition in known}
         self._reader.require_topics(assignment.missing_topics - read_before)
@@ -367,8 +368,8 @@ class StreamPlanner:
     def _selected(self, partitions: Set[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that the options select.
 
-        Raises `CheckpointError` for partitions of another query, or ignores them with
-        `failOnDataLoss=false`.
+        Raises `CheckpointError` for partitions from another query. With `failOnDataLoss=false`,
+        such partitions are ignored.
         """
         selected = {p for p in partitions if self._options.selection.selects(p)}
         foreign = partitions - selected

@@ -1,9 +1,9 @@
 """Defines the reader for `spark.readStream`, which converts offsets from and to JSON.
 
-Spark keeps one reader in a long-lived process on the driver. It calls this reader for offsets and
-partitions, and finally calls `stop()`. Spark pickles another instance for the executors, where only
-`read` is called. The client is therefore opened when offsets are first requested, and `read` does
-not depend on the state of the reader.
+Spark keeps one reader in a long-lived process on the driver. Spark requests offsets and partitions
+from this reader, and finally calls `stop()`. Spark pickles another instance for the executors,
+where only `read` is called. The client is therefore opened when offsets are first requested, and
+`read` does not depend on the state of the reader.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class KafkaStreamReader(_StreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the read limit.
 
-        If several options limit the micro-batches, this is the limit of one of them. The planner
-        applies all of them.
+        If several options limit the micro-batches, the result contains only one of these limits.
+        The planner applies all of them.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -132,7 +132,7 @@ class KafkaStreamReader(_StreamReader):
 
     @short_traceback
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit offsets to the group. Spark calls this when the next micro-batch starts."""
+        """Commit offsets to the group. Spark calls this method when the next micro-batch starts."""
         if self._options.commit_offsets:
             self._commit_to_group(_from_checkpoint(end))
 
@@ -182,7 +182,7 @@ class FailedStreamReader(DataSourceStreamReader):
     """Raises the error that prevented the creation of a reader.
 
     If `DataSource.streamReader` raises an error, Spark's process has no reader, but still calls its
-    `stop` method. The failed call adds an `UnboundLocalError` to the error that the user sees.
+    `stop` method. This call fails and adds an `UnboundLocalError` to the error that the user sees.
     """
 
     def __init__(self, error: PysparkKafkaError) -> None:

@@ -1,8 +1,8 @@
 """Sends administrative requests for topics and brokers, without retries.
 
 CreateTopics requests use kio, but DescribeConfigs requests do not. Replicas and brokers are read
-from Metadata responses. A response that does not contain exactly the requested resources raises an
-error. Errors contain the broker's message. Sources: CreateTopicsRequest.json and
+from Metadata responses. If a response does not contain exactly the requested resources, an error is
+raised. Errors contain the broker's message. Sources: CreateTopicsRequest.json and
 DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
 """
 

@@ -6,9 +6,10 @@ by its deadline with a response, or with an error that names the broker and the 
 error, the connection is closed and all its requests fail. The connection is not used again, because
 the next bytes could belong to any response. The callers choose the broker and handle failures.
 
-With SASL, the connection authenticates again before its session ends (KIP-368). The broker accepts
-no other request between the first and the last request of an authentication. Requests that are
-posted in the meantime are held back, and are sent when the authentication is complete.
+With SASL, the client authenticates again before the session of the connection expires (KIP-368).
+The broker accepts no other request between the first and the last request of an authentication.
+Requests that are posted in the meantime are held back, and are sent when the authentication is
+complete.
 
 A response can be up to `response_bytes_max` bytes long. Its memory comes from Arrow's memory pool
 and is not zeroed. The memory is released with the last view of the response.
@@ -104,7 +105,7 @@ def _entity_throttle_ms(response: Any) -> int:
 Authentication = Generator[Request[Any], Any, float]
 """Yields the requests of an authentication, and receives their responses.
 
-Returns the lifetime of the session in seconds, or 0 if the session does not end. Raises
+Returns the lifetime of the session in seconds, or 0 if the session does not expire. Raises
 `KafkaError`.
 """
 
@@ -146,7 +147,7 @@ class Connection:
     """A connection to one broker. It owns its transport.
 
     `broker` names the broker in errors, for example `broker 2 at 10.0.0.2:9092`. Deadlines are
-    times of `clock` in seconds.
+    times in seconds, according to `clock`.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Connection:
     def is_usable(self) -> bool:
         """Return whether requests can be sent.
 
-        Detects that the broker has closed an idle connection, or that the session has expired.
+        Detects whether the broker has closed an idle connection or the session has expired.
         """
         if self.is_idle:
             while self._read_available():  # brokers close idle connections
@@ -213,7 +214,7 @@ class Connection:
     def authenticate(
         self, begin_authentication: Callable[[], Authentication], *, deadline: float
     ) -> None:
-        """Authenticate now, and again whenever the session is about to end.
+        """Authenticate now, and again whenever the session is about to expire.
 
         Raises `AuthenticationError`, or `BrokerUnreachableError` at the deadline.
         """

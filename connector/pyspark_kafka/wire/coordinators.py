@@ -1,4 +1,4 @@
-"""Builds FindCoordinator requests and reads their responses, versions 1 to 5, without kio.
+"""Builds FindCoordinator requests and reads their responses (versions 1 to 5) without kio.
 
 Loading kio's schema would delay every micro-batch. A valid response contains each requested key
 exactly once. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).

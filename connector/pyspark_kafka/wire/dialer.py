@@ -96,7 +96,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
 def _api_versions(version: int) -> Request[Any]:
     """Build an ApiVersions request.
 
-    A broker that does not support the version responds with version 0.
+    A broker that does not support the version responds in version 0.
     """
     request = entity_request(
         Api.API_VERSIONS,

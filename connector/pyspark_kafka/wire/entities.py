@@ -1,9 +1,9 @@
 """Serialize requests and deserialize responses with kio's schemas.
 
 Requests of any version are written from plain values, and responses are read into kio's classes.
-kio's own reader and writer are not used. Its reader allocates as many elements as an array declares
-and rejects unknown tagged fields (ADR 2). Its writer imports asyncio, which would delay every
-process of a streaming query.
+kio's own reader and writer are not used. Its reader allocates memory for every element that an
+array declares, and rejects unknown tagged fields (ADR 2). Its writer imports asyncio, which would
+delay every process of a streaming query.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
-    """Return the header after the correlation id. This part is constant for a client."""
+    """Return the header fields after the correlation id, which are constant for a client."""
     end = writer.string(client_id, flexible=False)  # the original encoding in all versions
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 

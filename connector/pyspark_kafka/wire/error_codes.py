@@ -1,7 +1,8 @@
 """Defines the client's reactions to Kafka's error codes, and the error class for each code.
 
-The error class is used after the last retry. Every code has a reaction. `Reader.error_code` maps
-unknown codes to UNKNOWN_SERVER_ERROR. Only fetches and offset lookups retry this error code.
+The error class is used after the last retry. A reaction is defined for every code.
+`Reader.error_code` maps unknown codes to UNKNOWN_SERVER_ERROR. Only fetches and offset lookups
+retry this error code.
 
 Sources: `RetriableException`, `InvalidMetadataException` and their subclasses in Kafka's clients.
 kio's `ErrorCode.retriable` corresponds to `RetriableException`.

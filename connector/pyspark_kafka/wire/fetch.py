@@ -1,4 +1,4 @@
-"""Builds Fetch requests and reads their responses, versions 4 to 17, without kio.
+"""Builds Fetch requests and reads their responses (versions 4 to 17) without kio.
 
 Fetch is the most frequent request in a read. The records are views of the response frame; kio would
 copy the records. A valid response contains only requested partitions, each at most once.
@@ -54,8 +54,8 @@ class FetchPartition:
 class FetchLimits:
     """The settings that apply to all partitions of a request.
 
-    The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. `rack` is the rack of the
-    client, which can then read from the closest replica.
+    The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. If `rack` contains the rack
+    of the client, the client can read from the closest replica.
     """
 
     isolation_level: IsolationLevel

@@ -1,8 +1,8 @@
 """Sends OffsetFetch and OffsetCommit requests for one consumer group, without retries.
 
-A response that does not contain exactly the requested partitions raises an error. If a coordinator
-does not respond or has moved, the next attempt looks up the coordinator again.
-Sources: OffsetFetchRequest.json and OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
+If a response does not contain exactly the requested partitions, an error is raised. If a
+coordinator does not respond or has moved, the next attempt looks up the coordinator again. Sources:
+OffsetFetchRequest.json and OffsetCommitRequest.json of Kafka; KIP-447 (stable offsets).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Cluster metadata: brokers, topics, leaders and leader epochs.
+"""Manages cluster metadata: brokers, topics, leaders and leader epochs.
 
 This module builds Metadata requests and merges their responses. A leader with an older leader epoch
 does not replace a newer leader, unless the topic was recreated (KIP-320;
-`Metadata.updateLatestMetadata` in Kafka's client). A request creates topics only if `create` is
-set.
+`Metadata.updateLatestMetadata` in Kafka's client). Brokers create missing topics only if a request
+sets `create`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ClusterMetadata:
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def merged(self, update: ClusterMetadata) -> ClusterMetadata:
-        """Return this metadata with the topics and brokers of a newer response."""
+        """Return this metadata with the topics and brokers from a newer response."""
         topics = {name: topic for name, topic in self.topics.items() if name not in update.failed}
         for name, topic in update.topics.items():
             topics[name] = _newer(topics.get(name), topic)
@@ -97,7 +97,7 @@ class ClusterMetadata:
     ) -> ClusterMetadata:
         """Return this metadata with the leader from an error response (KIP-951).
 
-        The leader is ignored if its leader epoch is not newer than the known one.
+        The leader is ignored if its leader epoch is not newer than the known leader epoch.
         """
         known = self.partition(topic_partition)
         if known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:

@@ -1,4 +1,4 @@
-"""Builds Produce requests and reads their responses, versions 3 to 13, without kio.
+"""Builds Produce requests and reads their responses (versions 3 to 13) without kio.
 
 Produce is the most frequent request in a write. The body of a request is a list of buffers, so
 record batches are sent without being copied. A valid response contains each partition of the

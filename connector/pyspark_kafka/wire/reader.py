@@ -1,6 +1,6 @@
 """Reads Kafka's primitive types.
 
-Every length is checked before it is used. Malformed bytes raise `MalformedResponseError` and no
+Every length is checked before it is used. Malformed bytes cause a `MalformedResponseError` and no
 other error. The size of the frame limits the allocated memory: bytes fields are views of the frame,
 and an array or a section of tagged fields has at most one element for each remaining byte.
 """
@@ -32,7 +32,7 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 class MalformedResponseError(Exception):
-    """The bytes are not a valid response. The text names the field and the reason."""
+    """The bytes are not a valid response. The text contains the field and the reason."""
 
 
 class Reader:

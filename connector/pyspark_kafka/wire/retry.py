@@ -32,7 +32,8 @@ class Backoff:
     """Calculates how long to wait before a retry.
 
     The backoff grows from `first_s` to `longest_s` by a factor of `multiplier`, and varies randomly
-    by `jitter`. The defaults are those of `retry.backoff.ms` and `retry.backoff.max.ms`.
+    by `jitter`. The defaults are the same as those of `retry.backoff.ms` and
+    `retry.backoff.max.ms`.
     """
 
     first_s: float = 0.1

@@ -109,7 +109,7 @@ class Router:
 
     @property
     def misconfigured_since(self) -> float | None:
-        """Return the time since which an option seems to be wrong, or None.
+        """Return the time at which an option first seemed to be wrong, or None.
 
         An option seems to be wrong if no broker has responded yet and one of two conditions holds:
         all brokers failed before their timeouts (for example, because they refused or closed the
@@ -333,7 +333,7 @@ class Router:
     ) -> None:
         """Set the leader of a partition from an error response, without a Metadata request.
 
-        If the leader epoch is not newer than the known one, the metadata of the topic is
+        If the leader epoch is not newer than the known leader epoch, the metadata of the topic is
         invalidated (KIP-951).
         """
         brokers = {**self.metadata.brokers, **{b.broker_id: b for b in endpoints}}
@@ -430,6 +430,6 @@ def _leader_error(
 
 
 def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
-    """Rotate the servers by a random number, so that clients do not all try the same one first."""
+    """Rotate the servers by a random number, so that clients start with different servers."""
     start = int(random_number * len(bootstrap))
     return (*bootstrap[start:], *bootstrap[:start])

@@ -2,7 +2,7 @@
 
 The handshake ends by the deadline of the connection. A peer that does not speak TLS causes an
 error, so nothing is ever sent without encryption. Sessions are resumed per address. The error for a
-failed handshake states which side rejected what, and which option to check.
+failed handshake states which side rejected what, and names the option to check.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a client. Raises `TlsSettingsError`."""
+    """Return the SSL context for a client. Raises `TlsSettingsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

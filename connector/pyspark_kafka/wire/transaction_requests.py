@@ -2,8 +2,8 @@
 
 InitProducerId, EndTxn, DescribeTransactions and ListTransactions do not use kio, because loading
 kio's schemas takes milliseconds in every process that Spark starts for a micro-batch.
-AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. A response that does not contain
-each requested id exactly once raises an error. If a coordinator does not respond or has moved, the
+AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. If a response does not contain each
+requested id exactly once, an error is raised. If a coordinator does not respond or has moved, the
 next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected epochs), KIP-664
 (describe, list), KIP-890 (transaction version 2), KIP-1152 (list by pattern).
 """
@@ -336,7 +336,7 @@ def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey)
 def _coordinators(
     router: Router, transactional_ids: Collection[str], deadline: float
 ) -> tuple[dict[str, ApiError], dict[str, Broker]]:
-    """Return the errors of ids without a coordinator, and the coordinators of all other ids."""
+    """Return the errors for ids without a coordinator, and the coordinators of all other ids."""
     found = router.coordinators(CoordinatorKind.TRANSACTION, transactional_ids, deadline=deadline)
     errors = {name: one for name, one in found.items() if isinstance(one, ApiError)}
     return errors, {name: one for name, one in found.items() if not isinstance(one, ApiError)}

@@ -25,7 +25,8 @@ _PARTS_MAX: Final = 64
 
 CLOSED: Final = "the broker closed the connection"
 _UNUSABLE: Final = (OSError, ValueError, OverflowError)
-"""The errors from looking up an invalid address. A broker can advertise any text as its host."""
+"""The errors that a lookup of an invalid address raises. A broker can advertise any text as its
+host."""
 
 
 class TransportError(Exception):
@@ -94,7 +95,7 @@ class Transport(Protocol):
     def receive_into(self, buffer: memoryview) -> int | None:
         """Read without waiting. Return the number of bytes, or None if no bytes are available.
 
-        Raises `TransportError`, also if the peer has closed the connection.
+        Raises `TransportError`, for example if the peer has closed the connection.
         """
 
     def fileno(self) -> int:

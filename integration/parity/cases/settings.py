@@ -68,7 +68,7 @@ _PRODUCER_ONLY: Final = ("key.serializer", "value.serializer")
 
 
 def _number(option: str, *valid: int, rejects_zero: bool = True) -> tuple[Case, ...]:
-    """Return the cases of a numeric option of reads."""
+    """Return the cases for a numeric read option."""
     return about(
         option,
         READS,

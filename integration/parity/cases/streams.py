@@ -57,9 +57,10 @@ def _restarted(
     expected: Expected = SAME,
     also: tuple[str, ...] = (),
 ) -> CaseTemplate:
-    """Return a case that runs, changes something and runs again, maybe with other options.
+    """Return a case that runs a query, changes something, and runs the query again.
 
-    The case's own topic has two partitions with 4 and 2 records.
+    The second run may have other options. The case's own topic has two partitions, which contain 4
+    and 2 records.
     """
     steps = (Run(), *between, Run(options=later or {}))
     return case(title, options, expected, own=_TWO_PARTITIONS, steps=steps, also=also)

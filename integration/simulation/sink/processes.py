@@ -5,7 +5,7 @@ waits until the process blocks again. A process blocks only in `sleep` and `wait
 run depends only on its event queue, because no two threads ever run at the same time.
 
 A killed process executes no further code: every blocking call raises `KilledError`, and `is_killed`
-stops the transports. A stalled process stays where it is, as after SIGSTOP.
+stops the transports. A stalled process executes no code until the stall ends, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class SimulatedProcess:
         return True
 
     def pause(self, ms: int) -> None:
-        """Stall at this point."""
+        """Stall this process now, for `ms` milliseconds."""
         self.stall(ms)
         self.sleep(0)
 
     # --- called by the event queue or by other processes ---
 
     def wake(self) -> None:
-        """Let `wait_for` check its condition again."""
+        """Resume `wait_for`, which then checks its condition again."""
         self._event_queue.after(0, self._resumption())
 
     def kill(self) -> None:

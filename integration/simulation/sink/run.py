@@ -1,10 +1,10 @@
 """One run of a sink plan: the cluster, the query, the faults, and the final check.
 
 Processes of the query are killed, stalled and duplicated at failpoints, at first while faults are
-injected into the cluster, and then without such faults. Then the query must complete. Invariants:
-every row is committed exactly once, no transaction is open after another planning run, the group's
-offset is the end offset of the input, and the model allows the steps and requests of every process.
-The outcome depends only on the plan.
+injected into the cluster, and later without such faults. Finally, the query must complete.
+Invariants: every row is committed exactly once, no transaction is open after another planning run,
+the group's offset is the end offset of the input, and the model allows the steps and requests of
+every process. The outcome depends only on the plan.
 """
 
 from __future__ import annotations
@@ -448,7 +448,7 @@ class _PerOwner(dict[Any, Any]):
 
 
 class _Stack:
-    """The steps that the current process is in."""
+    """The active steps of the current process."""
 
     def __init__(self) -> None:
         self._by_process: dict[object, list[Any]] = {}

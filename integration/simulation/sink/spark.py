@@ -60,13 +60,13 @@ class Machines(Protocol):
     ) -> SimulatedProcess: ...
 
     def client(self) -> TransactionalClient:
-        """Return a client of the current process."""
+        """Return a client for the current process."""
 
     def wall_clock_ms(self) -> int:
         """Return the time of the current process's clock."""
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Run an action of the operator after a delay."""
+        """Run an action outside all processes, such as a restart, after a delay."""
 
     def violate(self, what: str) -> None:
         """Report the violation of an invariant."""
@@ -144,7 +144,7 @@ class Driver:
         )
 
     def kill(self) -> None:
-        """Kill the driver and its workers. Executors are other machines and may keep running."""
+        """Kill the driver and its workers. Executors run on other machines and may keep running."""
         self.process.kill()
         for child in self._children:
             is_task = child.owner != self.name

@@ -1,4 +1,4 @@
-"""The partitions of members, and the members that an assignor receives.
+"""Partition assignments, and the members that an assignor receives as input.
 
 Invariant: an assignment does not contain topics without partitions, so equivalent assignments
 compare equal. Source: Kafka's `Assignment` and `MemberSubscriptionAndAssignmentImpl`.
@@ -27,7 +27,7 @@ NOTHING_WITH_EPOCHS: Final[AssignmentWithEpochs] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """A member with its existing subscribed topics and its previous target assignment."""
+    """A member, the existing topics to which it subscribes, and its previous target assignment."""
 
     topic_ids: frozenset[Uuid]
     instance_id: str | None = None
@@ -56,7 +56,7 @@ def without_epochs(assignment: AssignmentWithEpochs) -> dict[Uuid, frozenset[int
 
 
 def sorted_topics(topic_ids: Iterable[Uuid]) -> list[Uuid]:
-    """Sort topic ids as Kafka does: by both halves of an id, compared as signed numbers."""
+    """Sort topic ids as Kafka does: compare the two halves of each id as signed numbers."""
     return sorted(topic_ids, key=_signed_halves)
 
 

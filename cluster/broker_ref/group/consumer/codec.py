@@ -1,9 +1,9 @@
 """Encodes and decodes structs in Kafka's flexible format.
 
-    string, bytes   varint length + 1, then the bytes; null has the length 0
+    string, bytes   varint length + 1, then the bytes; null has length 0
     array           varint count + 1, then the elements
-    struct          its fields, then the tagged fields: varint count, and for each of them varint
-                    tag, varint size and the value
+    struct          its fields, then the tagged fields: varint count, then for each field: varint
+                    tag, varint size, value
     numbers         big-endian
 
 Purpose: describe the fields of record values in tables (`StructCodec`) instead of code. Invariant:
@@ -100,8 +100,8 @@ def nullable(codec: Codec) -> Codec:
 class StructCodec:
     """The codec of a dataclass: its fields in order, and its tagged fields by tag.
 
-    A tagged field is not written if it has the value in `omitted`. The class must have a default
-    for such a field.
+    A tagged field is omitted if its value equals its value in `omitted`. The class must have a
+    default for each field in `omitted`.
     """
 
     type: type[Any]

@@ -111,7 +111,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The state, which follows from the epochs and the members."""
+        """The state, derived from the epochs and the members."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.group_epoch > self.assignment_epoch:
@@ -180,7 +180,7 @@ class ConsumerGroup:
         )
 
     def subscribed_of(self, topics: Set[str]) -> Set[str]:
-        """Return those of `topics` to which a member subscribes."""
+        """Return the topics in `topics` to which at least one member subscribes."""
         return self.subscribed_topics & topics
 
     def has_metadata_expired(self, now_ms: int) -> bool:
@@ -188,7 +188,7 @@ class ConsumerGroup:
         return now_ms >= self.metadata_refresh_ms or self.group_epoch < self.metadata_refresh_epoch
 
     def request_metadata_refresh(self) -> None:
-        """Check the metadata of the subscribed topics in the next heartbeat."""
+        """Check the metadata of the subscribed topics during the next heartbeat."""
         self.metadata_refresh_ms = self.metadata_refresh_epoch = 0
 
     # Replay of records that were written or loaded

@@ -43,7 +43,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_leave(self) -> bool:
-        """Whether the member leaves the group."""
+        """Whether the member is leaving the group."""
         return self.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
 
     @property

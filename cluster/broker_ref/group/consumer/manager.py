@@ -1,4 +1,4 @@
-"""Joins, heartbeats and leaves of consumer groups.
+"""Handles consumer group members that join, send heartbeats or leave.
 
     1. Update the member. If its subscription has changed, bump the group epoch.
     2. If the group epoch is higher than the epoch of the target assignment, calculate a new target
@@ -83,7 +83,7 @@ The value is the default of Kafka's internal config `group.consumer.regex.refres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberUpdate:
-    """The records of a heartbeat, and the member before and after the heartbeat.
+    """The records that a heartbeat creates, and the member before and after the heartbeat.
 
     `is_reconciled` is True if the last step, reconciliation, changed the member. `group_epoch` is
     the epoch of the group after the heartbeat. `refresh` contains the regular expressions that must
@@ -149,9 +149,9 @@ class ConsumerGroupManager:
         now_ms: int,
         keeps_target: bool = False,
     ) -> MemberUpdate:
-        """Update, assign and reconcile a member. `changes` contains the earlier records.
+        """Update a member, its target assignment and its state. Add the records to `changes`.
 
-        With `keeps_target`, the target assignment does not change.
+        If `keeps_target` is True, the target assignment does not change.
         """
         names_changed = self._store_subscription(group, before, member, changes)
         regex_changed = before.subscribed_topic_regex != member.subscribed_topic_regex
@@ -192,7 +192,7 @@ class ConsumerGroupManager:
         )
 
     def result(self, request: ConsumerHeartbeat, update: MemberUpdate) -> ConsumerHeartbeatResult:
-        """Return the result of a heartbeat, with the assignment only if the member needs it."""
+        """Return the result of a heartbeat. Include the assignment only if the member needs it."""
         member = update.member
         is_needed = (
             request.member_epoch == JOIN_EPOCH
@@ -207,7 +207,7 @@ class ConsumerGroupManager:
         )
 
     def check_is_not_full(self, group: ConsumerGroup, member_id: str) -> None:
-        """Raise ApiError (GROUP_MAX_SIZE_REACHED) if the group cannot have another member."""
+        """Raise ApiError (GROUP_MAX_SIZE_REACHED) if the group is full."""
         size_max = self.config.group_consumer_max_size
         if len(group.members) >= size_max and member_id not in group.members:
             raise ApiError(
@@ -272,9 +272,9 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         changes: list[ConsumerGroupChange],
     ) -> bool:
-        """Add the record of a changed member. Return whether its topic names have changed."""
+        """Add a record if the member has changed. Return whether its topic names have changed."""
         if member == before:
-            # A new member always differs, because it has a rebalance timeout.
+            # A new member always differs from `before`, because it has a rebalance timeout.
             return False
         changes.append(subscription_record(group.group_id, member))
         return member.subscribed_topic_names != before.subscribed_topic_names
@@ -288,7 +288,7 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         changes: list[ConsumerGroupChange],
     ) -> bool:
-        """Handle a changed regular expression. Return whether the new one is already resolved."""
+        """Handle a changed regular expression. Return whether the new expression is resolved."""
         old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
         if old and group.subscribed_regexes[old] == 1:
             changes.append(regex_tombstone(group.group_id, old))
@@ -333,7 +333,7 @@ class ConsumerGroupManager:
         resolved: Mapping[str, ResolvedRegularExpression],
         now_ms: int,
     ) -> list[ConsumerGroupChange]:
-        """Return the records of resolved regular expressions, and of the new group epoch."""
+        """Return the records for resolved regular expressions and for the new group epoch."""
         changes: list[ConsumerGroupChange] = []
         bump = False
         topics = {regex: one.topics for regex, one in group.resolved.items()}
@@ -476,7 +476,7 @@ class ConsumerGroupManager:
     # Leaving
 
     def leave(self, group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerGroupMember:
-        """Return the member that leaves. Raises: ApiError."""
+        """Return the member that is leaving. Raises: ApiError."""
         if request.instance_id is None:
             return group.member(request.member_id)
         current = group.static_member(request.instance_id)
@@ -485,7 +485,7 @@ class ConsumerGroupManager:
     def leave_temporarily(
         self, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> list[ConsumerGroupChange]:
-        """Return the record of a static member that is going to rejoin within its session."""
+        """Return the record for a static member that will rejoin before its session expires."""
         left = replace(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,
@@ -549,7 +549,7 @@ def _updated(member: ConsumerGroupMember, request: ConsumerHeartbeat) -> Consume
 def _members_with(
     group: ConsumerGroup, member: ConsumerGroupMember
 ) -> dict[str, ConsumerGroupMember]:
-    """Return the members of a group with `member`, without the static member that it replaces."""
+    """Return the group's members and `member`, without the static member that `member` replaces."""
     members = dict(group.members)
     replaced = group.static_member(member.instance_id)
     if replaced is not None:

@@ -5,9 +5,9 @@
     UNRELEASED_PARTITIONS  the member waits for partitions that other members have not yet revoked
     UNKNOWN                the record of the member contains a state of a later Kafka version
 
-Purpose: contain the member state that is stored in records. Invariants: a member never changes; an
-update creates a new one. `assigned` and `pending_revocation` have no partition in common. Source:
-Kafka's `ConsumerGroupMember` and `MemberState`.
+Purpose: contain the member state that is stored in records. Invariants: a member object never
+changes; an update creates a new object. `assigned` and `pending_revocation` have no partition in
+common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class ConsumerGroupMember:
         return self.classic is not None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Return whether the member has its target assignment of this epoch."""
+        """Return whether the member has its target assignment for this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def assignment_epoch(self, topic_id: Uuid, partition: int) -> int | None:
-        """Return the epoch in which the member got a partition, or None for other partitions."""
+        """Return the epoch in which the partition was assigned to the member, or None."""
         found = self.assigned.get(topic_id, {}).get(partition)
         if found is None:
             return self.pending_revocation.get(topic_id, {}).get(partition)

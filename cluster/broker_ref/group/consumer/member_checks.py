@@ -1,4 +1,4 @@
-"""Checks of the identity and the epoch that a member sends.
+"""Checks the identity and the epoch that a member sends.
 
 Source: `throwIfInstanceIdIsFenced` and `throwIfConsumerGroupMemberEpochIsInvalid` in Kafka's
 `GroupMetadataManager`.

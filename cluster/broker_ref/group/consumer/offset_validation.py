@@ -1,8 +1,8 @@
 """Validates the member epochs of OffsetCommit, TxnOffsetCommit and OffsetFetch requests.
 
-Purpose: accept commits of a member in its current epoch. A member that sends an older epoch may
-commit only the partitions that it has owned since that epoch. Invariant: a member never commits a
-partition that another member owns. Source: KIP-848, KIP-1251; Kafka's
+Purpose: accept commits from a member in its current epoch. A member that sends an older epoch may
+commit offsets only for the partitions that it has owned since that epoch. Invariant: a member never
+commits offsets for a partition that another member owns. Source: KIP-848, KIP-1251; Kafka's
 `ConsumerGroup.validateOffsetCommit` and `validateOffsetFetch`.
 """
 
@@ -28,11 +28,12 @@ def check_offset_commit(
     is_transactional: bool,
     knows_member_epochs: bool,
 ) -> None:
-    """Check a commit of these partitions. A topic id is None if the topic no longer exists.
+    """Check a commit for these partitions. A topic id is None if the topic no longer exists.
 
-    `knows_member_epochs` is False for request versions before KIP-848. Raises: ApiError
-    (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH). Transactional commits and
-    members that use the classic protocol get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
+    `knows_member_epochs` is False for request versions that are older than KIP-848. Raises:
+    ApiError (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH). For transactional
+    commits and for members that use the classic protocol, ILLEGAL_GENERATION replaces
+    STALE_MEMBER_EPOCH.
     """
     if member_epoch < 0 and not group.members:
         return

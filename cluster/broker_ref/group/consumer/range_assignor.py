@@ -1,10 +1,10 @@
 """The range assignor.
 
-Purpose: assign a contiguous range of each topic's partitions to each of its subscribers. Members
-with the same subscriptions get the same partitions of topics with equal partition counts, so that
-they can join the records of these topics. Invariants: the sizes of a topic's ranges differ by at
-most one, and the first members get the larger ranges. Static members precede dynamic members.
-Source: Kafka's `RangeAssignor`.
+Purpose: assign a contiguous range of a topic's partitions to each subscriber of the topic. Members
+with the same subscriptions receive the same partitions of topics with equal partition counts, so
+that they can join the records of these topics. Invariants: the sizes of a topic's ranges differ by
+at most one, and the first members receive the larger ranges. Static members precede dynamic
+members. Source: Kafka's `RangeAssignor`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_ref.protocol.identifiers import Uuid
 def assign_ranges(
     members: Mapping[str, MemberSpec], partition_counts: Mapping[Uuid, int]
 ) -> dict[str, Assignment]:
-    """Return the target assignment of each member. The previous assignment has no influence."""
+    """Return the target assignment of each member. The previous assignment is ignored."""
     order = sorted(members, key=lambda member_id: _position(member_id, members[member_id]))
     subscribers: dict[Uuid, list[str]] = {}
     for member_id in order:

@@ -10,8 +10,8 @@
 
 Purpose: calculate the next state of a member from its heartbeat. Invariants: a partition is
 assigned to a member only if no other member owns it, so each partition has at most one owner. A
-member moves to the target epoch only after it has revoked all partitions that are not in its
-target. Source: Kafka's `CurrentAssignmentBuilder`.
+member moves to the target epoch only after it has revoked all partitions that are not in its target
+assignment. Source: Kafka's `CurrentAssignmentBuilder`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Reconciliation:
         )
 
     def _without_unsubscribed(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
-        """Remove the topics to which the member no longer subscribes. Keep its epoch."""
+        """Remove the topics to which the member no longer subscribes. The epoch stays the same."""
         gone = [topic_id for topic_id in member.assigned if topic_id not in self.subscribed]
         if not self.subscription_changed or not gone:
             return member

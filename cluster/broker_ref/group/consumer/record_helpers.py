@@ -1,6 +1,6 @@
 """Creates the records of consumer groups.
 
-Invariant: the tombstones of a member have the order that `ConsumerGroup.replay` and Kafka expect.
+Invariant: the tombstones of a member are in the order that `ConsumerGroup.replay` and Kafka expect.
 Source: Kafka's `GroupCoordinatorRecordHelpers`.
 """
 

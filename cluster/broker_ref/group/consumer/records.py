@@ -2,17 +2,17 @@
 
     key                                        value
     3  ConsumerGroupMetadata                   the group epoch and the hash of the topics
-    4  ConsumerGroupPartitionMetadata          topics, written by Kafka 4.0; only deleted here
+    4  ConsumerGroupPartitionMetadata          topic metadata from Kafka 4.0; only deleted here
     5  ConsumerGroupMemberMetadata             the subscription of a member
     6  ConsumerGroupTargetAssignmentMetadata   the epoch and the time of the target assignment
     7  ConsumerGroupTargetAssignmentMember     the target assignment of a member
     8  ConsumerGroupCurrentMemberAssignment    the epoch, the state and the partitions of a member
     16 ConsumerGroupRegularExpression          the topics that match a regular expression
 
-Purpose: encode and decode these records. A key consists of its number (int16) and strings. Each
-string starts with its length in bytes (int16). A value consists of version 0 (int16) and a flexible
-struct. A value of None is a tombstone. Invariant: `decode_*` is the inverse of `encode_*`. Source:
-Kafka's `GroupCoordinatorRecordSerde` and the schemas in `common/message`.
+Purpose: encode and decode these records. A key consists of a number from the table (int16) and
+strings. Each string starts with its length in bytes (int16). A value consists of version 0 (int16)
+and a flexible struct. A value of None is a tombstone. Invariant: `decode_*` is the inverse of
+`encode_*`. Source: Kafka's `GroupCoordinatorRecordSerde` and the schemas in `common/message`.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ConsumerGroupTargetAssignmentMemberValue:
 class AssignedPartitions:
     """Partitions of a topic with the epochs in which they were assigned, in the same order.
 
-    The epochs are missing in records of Kafka before 4.3.
+    Records from Kafka versions before 4.3 do not contain the epochs.
     """
 
     topic_id: Uuid
@@ -218,7 +218,7 @@ KEY_VERSIONS: Final[Mapping[int, type[Any]]] = MappingProxyType(
         16: ConsumerGroupRegularExpressionKey,
     }
 )
-"""The class of each key by its number."""
+"""The key classes, by number."""
 
 _VERSION_OF: Final = MappingProxyType({type_: number for number, type_ in KEY_VERSIONS.items()})
 
@@ -284,7 +284,7 @@ VALUES: Final[Mapping[type[Any], StructCodec]] = MappingProxyType(
         ),
     }
 )
-"""The codec of the value of each key, except `ConsumerGroupPartitionMetadataKey`."""
+"""The value codec for each key class, except `ConsumerGroupPartitionMetadataKey`."""
 
 
 def encode_consumer_key(key: ConsumerGroupKey) -> bytes:

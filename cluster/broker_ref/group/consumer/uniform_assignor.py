@@ -62,7 +62,7 @@ def _assign_equal_subscriptions(
 def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dict[str, int]:
     """Return the partition count of each member: `quota`, or one more for `extra` members.
 
-    Members that already have more than `quota` partitions come first and keep an extra partition.
+    Members that have more than `quota` partitions are the first to receive an extra partition.
     """
     largest = sorted(kept, key=lambda member_id: len(kept[member_id]) <= quota)
     return {member_id: quota + (index < extra) for index, member_id in enumerate(largest)}

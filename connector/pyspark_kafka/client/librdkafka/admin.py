@@ -41,7 +41,7 @@ from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 _NO_OFFSET: Final = -1
 _DIAGNOSIS_TIMEOUT_S: Final = 5.0
-"""Timeout of requests that only add details to an error message."""
+"""The timeout for requests that only add details to an error message."""
 _RD_ISOLATION_LEVEL: Final = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -280,6 +280,6 @@ def _offset_spec(query: OffsetQuery) -> Any:
 
 
 def _topic_id(uuid: object) -> str | None:
-    """Return the topic id as text, or None if it is all zeros (brokers before 2.8)."""
+    """Return the topic id as text, or None if it is all zeros (brokers older than 2.8)."""
     text = str(uuid) if uuid is not None else ""
     return text if text.strip("A=") else None

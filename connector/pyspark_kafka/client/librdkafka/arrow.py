@@ -75,8 +75,8 @@ def _offsets(messages: list[Message]) -> Any:
 def _timestamps(messages: list[Message]) -> Any:
     """Return timestamps in microseconds.
 
-    A record without a timestamp gets -1 ms, as in Spark's connector. Raises `KafkaError` for a
-    timestamp outside Spark's range.
+    A record without a timestamp gets the timestamp -1 ms, as in Spark's connector. Raises
+    `KafkaError` for a timestamp outside Spark's range.
     """
     stamps = [m.timestamp() for m in messages]
     milliseconds = pa.array([at if kind else -1 for kind, at in stamps], pa.int64())
@@ -109,9 +109,10 @@ def _headers(messages: list[Message]) -> Any:
 def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]] | None]:
     """Return the headers of each record in order, or None for a record without headers.
 
-    Repeated keys are kept. Raises `KafkaError` for a header key that is not UTF-8. For such a key,
-    confluent-kafka returns an incomplete list and sets an exception. `map` detects the exception,
-    but a direct call to `Message.headers` crashes the process (confluent-kafka 2.16, Python 3.11).
+    Repeated keys are retained. Raises `KafkaError` for a header key that is not UTF-8. For such a
+    key, confluent-kafka returns an incomplete list and sets an exception. `map` detects the
+    exception, but a direct call to `Message.headers` crashes the process (confluent-kafka 2.16,
+    Python 3.11).
     """
     lists: list[Any] = []
     try:

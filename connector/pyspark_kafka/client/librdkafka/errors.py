@@ -87,7 +87,7 @@ def translate(
 ) -> KafkaError:
     """Convert a librdkafka error to an error of `pyspark_kafka.errors`.
 
-    `operation` is a phrase like `fetching t-0 at offset 5`.
+    `operation` is a phrase such as `fetching t-0 at offset 5`.
     """
     return error_class(error)(
         f"{sentence(operation)} failed at {bootstrap_servers}: {describe(error)}.",
@@ -152,7 +152,7 @@ class ErrorEvents:
     last: Code | None = field(default=None)
 
     def __call__(self, error: Code) -> None:
-        """Store an error, as the `error_cb` of the handle."""
+        """Store an error. The handle calls this method as its `error_cb`."""
         self.last = error
         if self.unauthorized is None and issubclass(error_class(error), AccessError):
             self.unauthorized = error
@@ -169,7 +169,7 @@ class ErrorEvents:
             )
 
     def unreachable(self) -> str | None:
-        """Return the latest error if it means that brokers are unreachable, otherwise None."""
+        """Return the latest error if it shows that brokers are unreachable, otherwise None."""
         if self.last is not None and error_class(self.last) is BrokerUnreachableError:
             return str(self.last.str())
         return None

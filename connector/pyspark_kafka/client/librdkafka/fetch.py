@@ -1,8 +1,8 @@
 """Reads one range of a topic partition with librdkafka's consumer.
 
-The consumer is assigned an explicit offset, without a group, and reads until the end of the range.
-Invariant: the visible records of the range are yielded once and in order, and every wait ends after
-`poll_timeout_ms` without progress.
+The consumer does not join a group. It starts at an explicit offset and reads to the end of the
+range. Invariant: the visible records of the range are yielded once and in order, and every wait
+ends after `poll_timeout_ms` without progress.
 
 End of the range: the last offsets may contain no visible records, because of control records,
 aborted transactions or compaction. The range is complete once librdkafka has returned a record at
@@ -56,10 +56,10 @@ _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
-    # With the default, fetching pauses for a second when the queue is full. Fetching is then 4
-    # times slower.
+    # With the default, fetching stops for a second when the queue is full. These delays make
+    # fetching 4 times slower.
     "fetch.queue.backoff.ms": "5",
-    # The last fetch of a range is often empty, and waits half a second with the default.
+    # The last fetch of a range is often empty. With the default, this fetch takes half a second.
     "fetch.wait.max.ms": "25",
     "queued.min.messages": "50000",
     "queued.max.messages.kbytes": "32768",
@@ -79,7 +79,7 @@ CONSUMER_OWNED: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The progress of reading one range. `position` is the offset after the last record."""
+    """The progress of a read of one range. `position` is the offset after the last record."""
 
     fetch_range: FetchRange
     position: int
@@ -96,7 +96,7 @@ class Progress:
         return None if self.done else self.failed
 
     def take(self, messages: list[Message]) -> list[Message]:
-        """Return the messages in the range, and store errors and the end of the partition.
+        """Return the messages in the range. Store the first error and the end of the partition.
 
         Messages after an error are dropped, because librdkafka continues after a corrupt batch.
         """
@@ -111,7 +111,7 @@ class Progress:
                 self.end_of_partition = message.offset()
             elif error_class(error) is BrokerUnreachableError:
                 LOG.info("Fetching %s failed: %s", self.fetch_range.topic_partition, error.str())
-            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # The group is not used.
+            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # The reader uses no group.
                 self.failed = error
                 break
         in_range = self._in_range(records)
@@ -133,7 +133,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _MessageBuffer:
-    """Messages that have not been yielded yet, up to a limit of rows and bytes."""
+    """Messages that have not been yielded yet, up to a maximum number of rows and bytes."""
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
@@ -161,7 +161,7 @@ class _Fetched:
     next_offset: int | None = None
 
     def __call__(self, statistics: str) -> None:
-        """Store the next offset, as the `stats_cb` of the consumer (STATISTICS.md)."""
+        """Store the next offset. The consumer calls this as its `stats_cb` (STATISTICS.md)."""
         topic = json.loads(statistics)["topics"].get(self.partition.topic, {})
         partition = topic.get("partitions", {}).get(str(self.partition.partition), {})
         self.next_offset = partition.get("next_offset", self.next_offset)

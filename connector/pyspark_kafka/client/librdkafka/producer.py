@@ -4,10 +4,10 @@ Arrow columns are put into librdkafka's queue with little Python code per row. I
 returns only if all rows are acknowledged, and no wait exceeds `delivery.timeout.ms` by more than a
 few seconds.
 
-Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). From
-`produce` on, librdkafka counts a message as outstanding until the broker acknowledges the message
-or `_Deliveries` receives its failure. If no message is outstanding and no failure was reported, all
-rows are acknowledged. With this check, acknowledged rows require no Python callback.
+Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). After
+`produce`, librdkafka counts a message as outstanding until the broker acknowledges the message or
+librdkafka reports its failure to `_Deliveries`. If no message is outstanding and no failure was
+reported, all rows are acknowledged. With this check, acknowledged rows require no Python callback.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pyspark_kafka.client.librdkafka.errors import (
 from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError, counted
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
-    # Defaults of the Java client, where librdkafka's defaults differ noticeably.
+    # Defaults of the Java client, for properties with noticeably different librdkafka defaults.
     "delivery.timeout.ms": "120000",
     "message.max.bytes": "1048576",
     "partitioner": "murmur2_random",
@@ -77,9 +77,10 @@ _NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.T
 
 @dataclass(slots=True)
 class _Deliveries:
-    """Keeps the error of the first failed delivery.
+    """Stores the error for the first failed delivery.
 
-    The error is created in the callback, because librdkafka's message is valid only there.
+    The error is created in the callback, because librdkafka's message is valid only during the
+    callback.
     """
 
     events: ErrorEvents
@@ -156,8 +157,8 @@ class LibrdkafkaProducer:
         self._give_back(self)
 
     def abort(self) -> None:
-        # `close` waits for outstanding messages. After the purge there are none, because `purge`
-        # reports every message as failed.
+        # `close` waits for outstanding messages. After the purge, no message is outstanding,
+        # because `purge` reports every message as failed.
         self._rd.purge(in_queue=True, in_flight=True, blocking=True)
         if self._rd.flush(_ABORT_S) == 0:
             self._rd.close()
@@ -189,9 +190,9 @@ class LibrdkafkaProducer:
     def _queue_for_new_partition(self, row: tuple[Any, ...], error: Code) -> None:
         """Queue a row again after `produce` raised `error`, because the row's partition may be new.
 
-        librdkafka refreshes metadata every five minutes and rejects partitions that are not in it.
-        Raises the error of `_not_queued` if the partition is still unknown after a metadata
-        refresh, or if `error` has another cause.
+        librdkafka refreshes its metadata every five minutes, and rejects partitions that are not in
+        this metadata. Raises the error of `_not_queued` if the partition is still unknown after a
+        metadata refresh, or if `error` has another cause.
         """
         for _ in range(_PARTITION_CHECKS):
             if error.code() != Code._UNKNOWN_PARTITION:
@@ -304,7 +305,7 @@ def _check_times(batch: pa.RecordBatch) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class IdleProducer:
-    """Keeps the producer that was returned last, because a new producer is slow to start.
+    """Retains the producer that was returned last, because a new producer is slow to start.
 
     An idempotent producer requests a producer id from the brokers. librdkafka sends this request on
     a timer, so a new producer waits for about half a second.

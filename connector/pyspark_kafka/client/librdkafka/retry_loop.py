@@ -4,8 +4,8 @@ Requests are retried while leaders or coordinators move and brokers restart. Inv
 request ends within its timeout, with a result or an error of `pyspark_kafka.errors`.
 
 Each attempt has a short timeout. librdkafka sends a request to the broker that its metadata names,
-and does not try another broker until the request times out. With a long timeout, a broker that was
-killed would use up the time for all attempts. Metadata is refreshed between two attempts.
+and does not try another broker until the request times out. With a long timeout, one request to a
+killed broker would use up the time for all attempts. Metadata is refreshed between two attempts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _COORDINATOR_MOVED: Final = frozenset(
         Code.NOT_COORDINATOR,
     }
 )
-"""Error codes of requests while a group coordinator or the controller moves."""
+"""Error codes for requests while a group coordinator or the controller moves."""
 
 
 class NoResponseError(Exception):
@@ -127,7 +127,7 @@ class RetryLoop:
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Repeat `call`, with the timeout of each attempt, while `call` raises `NoResponseError`.
+        """Repeat `call(attempt_timeout_s)` while `call` raises `NoResponseError`.
 
         All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
         If the partition or its leader is unknown (librdkafka does not distinguish the two) after
@@ -214,7 +214,7 @@ class RetryLoop:
             self.events.raise_if_unauthorized(operation)
 
     def _clear_failures(self) -> None:
-        """Clear earlier errors, because the handle lives as long as the query."""
+        """Clear errors from earlier requests, because the handle is reused."""
         self.handle.poll(0)
         self.events.clear()
 
@@ -223,7 +223,7 @@ class RetryLoop:
         time.sleep(max(0.0, min(backoff_s, deadline - time.monotonic())))
 
     def _refresh_metadata(self, operation: str, try_s: float) -> None:
-        """Refresh metadata. If that fails, the next attempt uses the cached metadata."""
+        """Refresh metadata. If the refresh fails, the next attempt uses the cached metadata."""
         try:
             self.metadata(operation, try_s=try_s)
         except NoResponseError as no_response:

@@ -103,7 +103,7 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
 
 
 def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
-    """Let librdkafka check the settings. Without bootstrap servers, it does not connect."""
+    """Check the settings with a librdkafka client that has no bootstrap servers to connect to."""
     given = settings.consumer if role == "consumer" else settings.producer
     properties: dict[str, Any] = {
         name: value for name, value in given.items() if name != "bootstrap.servers"
@@ -138,7 +138,7 @@ def rejected_properties_as_option_errors(
 
 
 def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
-    """Return the error for librdkafka's message. Names the option of the property if known."""
+    """Return the error for librdkafka's message. Names the option of the property, if known."""
     if _NO_GSSAPI in text:
         return OptionError(
             "The SASL mechanism is GSSAPI (Kerberos), which the confluent-kafka wheels do not "

@@ -1,9 +1,9 @@
 """The queues of unconfirmed batches of an idempotent producer.
 
-Each partition has a queue. The batches at its front are in flight. Invariant: the batches of a
-partition are appended once and in the order in which they were added, even if responses are lost or
-the leader changes. A batch keeps its sequence numbers. The number of batches in flight per
-partition does not exceed the number of batches that brokers remember for a producer
+Each partition has a queue. The batches at the front of the queue are in flight. Invariant: the
+batches of a partition are appended once and in the order in which they were added, even if
+responses are lost or the leader changes. A batch keeps its sequence numbers. The number of batches
+in flight per partition does not exceed the number of batches that brokers remember for a producer
 (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). All times are passed as arguments.
 
 | response for a batch                             | effect on the batch                           |
@@ -18,11 +18,11 @@ partition does not exceed the number of batches that brokers remember for a prod
 Before failed batches are sent again, the responses to all batches in flight must have arrived. The
 failed batches are then sent in order, one at a time until the first success. Batches are also sent
 one at a time at the start, to a new leader, after an idle period, and to a recreated topic. In
-these cases the broker may have no state for this producer, or the state may have expired. Such a
+these cases, the broker may have no state for this producer, or the state may have expired. Such a
 broker accepts any sequence number, so the second batch must not arrive before the first.
 
-Sequence numbers count records, so splitting a batch keeps them correct: the parts have the sequence
-numbers of the original batch, and later batches keep their sequence numbers.
+Sequence numbers count records, so they remain correct when a batch is split: the parts have the
+sequence numbers of the original batch, and later batches keep their sequence numbers.
 
 A batch can be out of order even if no earlier batch is unconfirmed. One cause is the loss of
 earlier records in an unclean leader election. The other cause is a lost response: the batch was
@@ -78,7 +78,7 @@ PRODUCE_REACTIONS: Final[Mapping[ErrorCode, ProduceReaction]] = {
     ErrorCode.message_too_large: ProduceReaction.TOO_LARGE,
     ErrorCode.record_list_too_large: ProduceReaction.TOO_LARGE,
 }
-"""Similar to `Sender.canRetry` and `TransactionManager.canRetry` of the Java client.
+"""Similar to `Sender.canRetry` and `TransactionManager.canRetry` in the Java client.
 
 In some cases, the Java client continues with a new producer epoch (KIP-360). This producer fails
 instead, and Spark runs the task again.
@@ -114,7 +114,7 @@ class _PartitionQueue:
     Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches are
     confirmed when a later batch is confirmed. `sent_to` is the broker of the last request.
     `confirmed_by` is the broker of the last successful response. Several batches may be in flight
-    to this broker, but only one to any other broker.
+    to `confirmed_by`, but only one batch to any other broker.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)
@@ -267,7 +267,7 @@ class BatchQueues:
     def reset_window(self, topic: str) -> None:
         """Send one batch at a time to each partition of a topic.
 
-        The caller uses this method if brokers may have no state for this producer in the topic.
+        The caller uses this method if brokers may have no state for this producer and topic.
         """
         for partition, queue in self._open.items():
             if partition.topic == topic:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark_kafka.client.native.producer import NativeProducer
 
 _DIAGNOSIS_TIMEOUT_S: Final = 5.0
-"""Timeout of requests that only add details to an error message."""
+"""The timeout for requests that only add details to an error message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

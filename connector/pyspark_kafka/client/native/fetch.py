@@ -63,12 +63,12 @@ _EARLIEST_LOCAL: Final = -4
 _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 """The first version of ListOffsets with EARLIEST_LOCAL (KIP-405, tiered storage)."""
 _PERSISTENT_TRIES: Final = 5
-"""Attempts for errors that are usually permanent, but can also be due to stale metadata."""
+"""The number of attempts for usually permanent errors that can also result from stale metadata."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _RETRIED_UNCHANGED: Final = frozenset(
     {ErrorCode.offset_out_of_range, ErrorCode.unknown_server_error}
 )
-"""The errors that are retried with the same metadata.
+"""The error codes after which a fetch is retried with the same metadata.
 
 A fetch from tiered storage can fail temporarily with UNKNOWN_SERVER_ERROR (Java client:
 `FetchCollector.handleInitializeErrors`). OFFSET_OUT_OF_RANGE is retried if a follower returned it,
@@ -100,9 +100,9 @@ class PartitionReader(ABC, Generic[T]):
 
     `offset_of` looks up a special offset such as EARLIEST with ListOffsets and a short timeout.
     `check_existence` takes a topic id, and raises `UnknownTopicOrPartitionError` if the cluster
-    confirms that the partition does not exist. `pinned_id` is the id of the topic to read; None
-    means the id in the first Metadata response. `request_timeout_s` is `request.timeout.ms` in
-    seconds, and `wait_ms_max` is `fetch.max.wait.ms`.
+    confirms that the partition does not exist. `pinned_id` is the id of the topic to read. If
+    `pinned_id` is None, the reader uses the id in the first Metadata response. `request_timeout_s`
+    is `request.timeout.ms` in seconds, and `wait_ms_max` is `fetch.max.wait.ms`.
     """
 
     errors: FetchErrors
@@ -166,7 +166,7 @@ class PartitionReader(ABC, Generic[T]):
                     self._read_epoch = _UNKNOWN_EPOCH
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
-                        in_flight.pending.abandon()  # The batch headers predicted another offset.
+                        in_flight.pending.abandon()  # The predicted offset was wrong.
                         in_flight = None
                     position, attempts = next_offset, 0
                     deadline = self._deadline()  # Excludes the time that Spark needs for a batch.
@@ -188,7 +188,7 @@ class PartitionReader(ABC, Generic[T]):
     def _retry_without_progress(
         self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Prepare a retry with another replica or size, or back off. Raises an error if time is up.
+        """Prepare a retry with another replica or size, or back off. Raises an error at `deadline`.
 
         If a follower reports the end of the range, the leader must confirm the end.
         """
@@ -215,7 +215,7 @@ class PartitionReader(ABC, Generic[T]):
         return self.router.clock.now() + self.errors.timeout_s
 
     def _soon(self, deadline: float) -> float:
-        """Return a deadline for one request, which leaves time to try another broker."""
+        """Return a deadline for one request that leaves time to try another broker."""
         return min(deadline, self.router.clock.now() + self.request_timeout_s)
 
     # --- requests ---
@@ -347,7 +347,7 @@ class PartitionReader(ABC, Generic[T]):
         if replica in self.router.metadata.brokers:
             self._preferred = replica
         else:
-            self.rack = ""  # With a rack, the leader would return no records again.
+            self.rack = ""  # With a rack id, the leader would return no records again.
 
     def _react(
         self, code: ErrorCode, fetched: FetchedPartition, response: FetchResponse, position: int
@@ -361,7 +361,7 @@ class PartitionReader(ABC, Generic[T]):
         leader = fetched.current_leader
         if leader is None:
             self.router.invalidate(code, topic=partition.topic)
-        else:  # The response contains the leader (KIP-951), which saves a metadata request.
+        else:  # The response contains the leader (KIP-951), so no request is needed.
             self.router.update_leader(
                 partition,
                 leader_id=leader.leader_id,
@@ -427,8 +427,8 @@ class PartitionReader(ABC, Generic[T]):
         """Return whether an empty response means the end of the range.
 
         A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
-        records. Such a read starts below the earliest local offset. Each replica has a different
-        earliest local offset, and only the offset of the leader can be requested.
+        records. Such a read starts below the earliest local offset. The earliest local offset can
+        differ between replicas, and only the leader's offset can be requested.
         """
         if self._preferred is not None:
             return False
@@ -521,8 +521,8 @@ class LastBatch(NamedTuple):
 def last_batch(records: memoryview) -> LastBatch:
     """Return the next offset and the leader epoch of the last complete batch.
 
-    The offset is -1 if there is no complete batch. Reads only the batch headers, and leaves their
-    validation to the decoder.
+    The offset is -1 if there is no complete batch. Reads only the batch headers. The decoder
+    validates them later.
     """
     position, found = 0, LastBatch(-1, _UNKNOWN_EPOCH)
     while position + _HEADER_BYTES <= len(records):

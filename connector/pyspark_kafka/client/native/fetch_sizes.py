@@ -1,13 +1,13 @@
 """The number of bytes that each fetch of a range requests.
 
-A short range is read with one fetch that returns few records beyond the range, and a long range
+A short range is read with one fetch that returns few records beyond the range. A long range is read
 with a few large fetches. The last response provides estimates of the bytes per offset and of the
 ratio of decoded bytes to fetched bytes. Invariant: a fetch requests at most `bytes_max` bytes, and
 is expected to decode to at most `DECODED_BYTES_MAX` bytes of rows.
 
-A task holds the response that is being decoded, the next response and the decoded rows in memory.
-Together they take up about `2 * FETCH_BYTES_MAX + DECODED_BYTES_MAX` bytes, unless a record batch
-is larger than a fetch, or is compressed much better than the previous batches.
+The memory of a task contains the response that is being decoded, the next response and the decoded
+rows. Together, they take up about `2 * FETCH_BYTES_MAX + DECODED_BYTES_MAX` bytes, unless a record
+batch is larger than a fetch, or is compressed much better than the previous batches.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FetchSizes:
     def grow_for_batch(self, requested_bytes: int) -> bool:
         """Increase the fetch size after a response that contained only part of a batch.
 
-        Returns False if the size has reached the limit. Brokers before 0.10.1 truncate a batch that
-        is larger than the fetch size.
+        Returns False if the size has reached the limit. Brokers older than 0.10.1 truncate a batch
+        that is larger than the fetch size.
         """
         self._whole_batch = requested_bytes * 2
         return requested_bytes < WHOLE_BATCH_BYTES_MAX

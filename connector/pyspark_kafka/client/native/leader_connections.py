@@ -1,7 +1,7 @@
 """A producer's connections to leaders, and the Produce requests in flight on each of them.
 
 Each leader has a connection that is used only for Produce. Therefore, metadata requests do not wait
-until rows are sent. Invariant: a failed connection is removed before its calls are returned, and a
+for Produce requests. Invariant: a failed connection is removed before its calls are returned, and a
 new connection is opened if a broker's address has changed.
 """
 
@@ -119,8 +119,7 @@ class LeaderConnections:
     def fail_overdue(self) -> bool:
         """Close connections whose oldest call is overdue.
 
-        Returns whether any connection is closed. `done` then yields the calls of closed
-        connections.
+        Returns whether any connection is closed. `done` yields the calls of closed connections.
         """
         now = self.router.clock.now()
         for leader in list(self):

@@ -77,7 +77,7 @@ def batch_rejected(
         advice = missing_topic_advice(partition.topic)
     elif code is ErrorCode.out_of_order_sequence_number:
         reason += (
-            ". Earlier records of this producer were lost, for example in an unclean leader "
+            ". Earlier records from this producer were lost, for example during an unclean leader "
             "election"
         )
     elif PRODUCE_REACTIONS[code] is ProduceReaction.TOO_LARGE:

@@ -2,8 +2,9 @@
 
 The producer encodes rows as batches, sends the batches to leaders, and waits for all
 acknowledgments. Invariant: `flush` returns only if every row is acknowledged. A call raises an
-error if a row has waited longer than `delivery_timeout_s`. At most `buffer_bytes` are buffered, or
-a single larger row. `batch_queues` determines the order in which batches are sent.
+error if a row has waited longer than `delivery_timeout_s`. At most `buffer_bytes` bytes are
+buffered, unless a single row is larger. `batch_queues` determines the order in which batches are
+sent.
 
 The producer has no background thread. Deadlines exclude the time between calls, so a slow source
 does not cause timeouts. Each call handles the responses that have arrived and sends the batches
@@ -77,7 +78,7 @@ LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
 _FIRST_TIMEOUT_S: Final = 2.0
-"""The timeout of the first metadata request, which is short because requests block the caller."""
+"""The timeout for the first metadata request. It is short because requests block the caller."""
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
 _BATCH_BYTES_MIN: Final = 512
@@ -529,9 +530,9 @@ class NativeProducer:
         partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> None:
-        """Update metadata after a retriable error, with the leader in the response if there is one.
+        """Update metadata after a retriable error.
 
-        KIP-951 added leaders to responses.
+        Uses the leader in the response, if the response contains one (KIP-951).
         """
         partition, code = partition_response.topic_partition, partition_response.error_code
         failure = f"{leader.broker} returned {format_code(code)}"
@@ -553,7 +554,7 @@ class NativeProducer:
     def _retry_later(
         self, partition: TopicPartition, failure: str, *, invalidate: bool = True
     ) -> None:
-        """Pause a partition. With `invalidate`, also discard the metadata of its topic."""
+        """Back off for a partition. With `invalidate`, also discard the metadata of its topic."""
         LOG.info("Writing to %s failed and will be retried: %s", partition, failure)
         if not self._is_overdue() or partition not in self._partition_failures:
             self._partition_failures[partition] = failure
@@ -582,7 +583,8 @@ class NativeProducer:
     def _is_overdue(self) -> bool:
         """Return whether a deadline has passed.
 
-        Error messages omit failures after a deadline, because these did not cause the timeout.
+        Error messages omit failures after a deadline, because such failures did not cause the
+        timeout.
         """
         now = self._clock.now()
         return self._first_deadline(now) < now

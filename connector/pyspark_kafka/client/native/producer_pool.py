@@ -24,7 +24,7 @@ _IDLE_S_MAX: Final = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class ProducerPool:
-    """Lends producers, and keeps the most recently returned producer and its connections."""
+    """Lends producers, and retains the most recently returned producer and its connections."""
 
     router: Router
     settings: ProducerSettings
@@ -54,7 +54,7 @@ class ProducerPool:
     def begin(
         self, transactional_id: str, producer: ProducerIdAndEpoch, version: TransactionVersion
     ) -> NativeTransactionalProducer:
-        """Return a producer for one transaction. Reuses the idle connections if they are fresh."""
+        """Return a producer for one transaction. Reuses connections that were idle only briefly."""
         from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
             NativeTransactionalProducer,
         )

@@ -52,10 +52,10 @@ _DEFAULT_LEVEL: Final = "-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of a producer. The defaults of most of them are those of the Java client.
+    """Settings of a producer. Most defaults are those of the Java client.
 
     If `level` is None, the codec's default level is used. `linger_s` is the maximum time that rows
-    wait for their batch to fill, without the time between calls. `delivery_timeout_s` limits the
+    wait for their batch to fill, excluding the time between calls. `delivery_timeout_s` limits the
     time from `send` to the acknowledgment of a row. `request_timeout_s` limits one request, and
     `api_timeout_s` limits all attempts of a request. `topic_wait_s` limits the wait for a topic to
     be created.
@@ -123,7 +123,7 @@ def unsupported_reason(properties: Mapping[str, str]) -> str | None:
 
 
 def _is_level(codec: Codec, text: str) -> bool:
-    # A codec without levels accepts any value, as in librdkafka.
+    # For a codec without levels, any value is valid, as in librdkafka.
     return not LEVELS[codec] or _number(text) in LEVELS[codec]
 
 

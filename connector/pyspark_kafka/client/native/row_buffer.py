@@ -74,7 +74,7 @@ def _with_columns(
 
 
 def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-    """Split rows by topic and keep their order. The results do not contain the `topic` column."""
+    """Split rows by topic, in their original order. The results omit the `topic` column."""
     data = batch.select([name for name in _DATA if name in batch.schema.names])
     topics = batch.column("topic")
     encoded = topics.dictionary_encode()

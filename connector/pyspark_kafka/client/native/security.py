@@ -48,7 +48,7 @@ from pyspark_kafka.wire.transport import Connect, Family, connect
 class Security:
     """How connections are encrypted and authenticated. The `repr` contains no secret.
 
-    `options` maps the parts of `tls` to the options that set them, for errors.
+    `options` maps the parts of `tls` to the options that set them. Errors name these options.
     """
 
     tls: TlsSettings | None
@@ -113,7 +113,7 @@ class _Settings:
     kafka: Mapping[str, str]
 
     def option(self, name: str) -> str:
-        """Return the option that sets this property. If none does, return one that can set it."""
+        """Return the option that sets this property, otherwise an option that can set it."""
         return option_of(name, self.kafka)
 
     def option_of_any(self, names: tuple[str, ...]) -> str:

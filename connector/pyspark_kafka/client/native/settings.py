@@ -31,7 +31,7 @@ _PLAINTEXT: Final = "plaintext"
 _OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
 _BACKOFF_MS_MIN: Final = 10
-"""Without a minimum, the client could send 1000 requests per second to an unavailable broker."""
+"""Without this minimum, the client could send 1000 requests per second to an unavailable broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class NativeSettings:
 
 
 def _security(properties: Mapping[str, str], kafka: Mapping[str, str]) -> Security | None:
-    """Convert the TLS and SASL settings, and import their modules only if they are used."""
+    """Convert the TLS and SASL settings. Their modules are imported only if TLS or SASL is used."""
     if properties.get("security.protocol", _PLAINTEXT).strip().lower() == _PLAINTEXT:
         return None
     from pyspark_kafka.client.native.security import Security  # noqa: PLC0415

@@ -16,9 +16,9 @@ from pyspark_kafka.wire.metadata import NO_LEADER, TopicMetadata
 class TopicState:
     """The state of one topic that a producer writes to.
 
-    `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` counts
-    batches, and selects the next partition for rows without a key. `unknown_since` is the time at
-    which a broker first reported that the topic does not exist.
+    `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` is a counter
+    of batches, which determines the next partition for rows without a key. `unknown_since` is the
+    time at which a broker first reported that the topic does not exist.
     """
 
     rows: RowBuffer = field(default_factory=RowBuffer)

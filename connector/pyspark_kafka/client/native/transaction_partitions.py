@@ -14,7 +14,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction
 
 Add = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, ErrorCode]]
-"""Sends an AddPartitionsToTxn request and returns the codes of partitions that were not added."""
+"""Sends AddPartitionsToTxn, and returns the error codes for partitions that were not added."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class TransactionPartitions:
     def try_add(
         self, partitions: Collection[TopicPartition], add: Add
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Try to add partitions. Return the error codes of partitions that were not added.
+        """Try to add partitions. Return the error codes for partitions that were not added.
 
         A coordinator adds all partitions of a request or none. If it cannot add a partition, it
         returns OPERATION_NOT_ATTEMPTED for the other partitions.

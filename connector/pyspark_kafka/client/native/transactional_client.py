@@ -58,10 +58,10 @@ LOG.addHandler(logging.NullHandler())
 _FEATURE: Final = "transaction.version"
 _LATEST_VERSION: Final = 2
 _MARKER_BACKOFF: Final = Backoff(first_s=0.02, longest_s=0.25, multiplier=1.5)
-"""Backoffs are short, because micro-batches wait for markers, which usually take milliseconds."""
+"""Backoffs are short: micro-batches wait for markers, which usually take milliseconds to write."""
 _NAMED_MAX: Final = 3
 _LISTING_TRIES: Final = 3
-"""Attempts to query an unresponsive broker. Other brokers take over its coordinators."""
+"""The number of queries to an unresponsive broker. Other brokers take over its coordinators."""
 _FENCED: Final = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -304,7 +304,7 @@ class _RequestRemaining(Generic[K, T]):
                 self.results[key] = result
         self.remaining = [key for key in self.remaining if key not in self.results]
         if failures:
-            # Prefer a retriable error, because all keys are then requested again.
+            # Prefer a retriable error, because it causes a new attempt for all remaining keys.
             raise max(failures, key=is_retriable)
 
 

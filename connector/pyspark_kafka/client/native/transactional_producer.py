@@ -203,7 +203,7 @@ class NativeTransactionalProducer(NativeProducer):
     def _ready(self, now: float) -> list[TopicPartition]:
         ready = super()._ready(now)
         if self._version == 1 and self._partitions.missing(ready):
-            # One request adds all partitions, including paused partitions.
+            # One request adds all partitions, including those that are backing off.
             self._add(self._partitions.missing(self._queues.open_partitions()))
             missing = set(self._partitions.missing(ready))
             return [partition for partition in ready if partition not in missing]
@@ -246,7 +246,7 @@ class NativeTransactionalProducer(NativeProducer):
     # --- adding partitions ---
 
     def _add(self, partitions: list[TopicPartition]) -> None:
-        """Send one request to add partitions. Pause the partitions that were not added."""
+        """Send one request to add partitions. Back off for partitions that were not added."""
         deadline = self._first_deadline(
             self._clock.now() + self._request_timeout_s(self._failed_additions)
         )

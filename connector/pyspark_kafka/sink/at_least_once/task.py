@@ -1,7 +1,7 @@
 """Writes the rows of one task at least once.
 
-Invariant: `write_task` returns only after every row has been acknowledged. After a failure the
-producer sends nothing more.
+Invariant: `write_task` returns only after every row has been acknowledged. After a failure, the
+producer sends no more rows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def write_task(
 ) -> Mapping[str, int]:
     """Write rows, wait until all are acknowledged, and return the number of rows by topic.
 
-    Raises `RowError` for a row that cannot be written, and subclasses of `KafkaError`. If there are
-    no rows, no client is opened.
+    Raises `RowError` if a row cannot be written, or a subclass of `KafkaError`. If there are no
+    rows, no client is opened.
     """
     iterator = (batch for batch in batches if batch.num_rows > 0)
     first = next(iterator, None)
@@ -59,7 +59,7 @@ def write_task(
 
 
 def _abort(producer: Producer) -> None:
-    # The caller raises the original failure.
+    # The caller raises the original error.
     with suppress(Exception):
         producer.abort()
 

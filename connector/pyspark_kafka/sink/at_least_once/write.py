@@ -89,8 +89,8 @@ class _Settings:
 
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
-    """Let the engine check the settings. Raises `OptionError`."""
-    # Imported locally: the process that commits loads this module, but checks no settings.
+    """Check the settings with the engine. Raises `OptionError`."""
+    # Imported locally: the process that commits loads this module, but does not check settings.
     from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
 
     check_settings(settings.options, role="producer")

@@ -2,12 +2,12 @@
 
 Each task attempt writes its rows in its own transaction and leaves the transaction *prepared*: all
 rows are acknowledged, and the transaction is open. The driver then writes one durable decision to
-the commit topic, in a transaction of the sink's own transactional id (`sink_id`, the value of the
-`transactionalId` option). After that the driver commits the transactions of all tasks.
+the commit topic, in a transaction with the sink's own transactional id (`sink_id`, the value of the
+`transactionalId` option). After that, the driver commits the transactions of all tasks.
 
     names            defines the transactional ids of task attempts, which begin with the sink id
     steps            names the protocol's steps and their failpoints
-    failpoint_client adds a failpoint before and after each request of a client
+    failpoint_client adds a failpoint before and after each request from a client
     messages         defines the results that tasks return to the driver
     decisions        defines decisions, as values and as records of the commit topic
     commit_log       keeps the records of the commit topic that this process has read
@@ -24,7 +24,7 @@ the commit topic, in a transaction of the sink's own transactional id (`sink_id`
     write            runs planning, tasks and commit when Spark calls a writer
     operator_report  determines the state of a sink with read-only requests
     operator_repair  implements `--recover` and `--forget`
-    operator_text    formats the report as text and JSON
+    operator_text    formats the operator report as text and JSON
 
 Invariant: only `write` depends on the order of Spark's calls (`messages` uses one Spark class). All
 network access goes through `client.transactional_port.TransactionalClient`.

@@ -1,11 +1,11 @@
 """Cleans up after a failed batch: aborts its transactions unless the batch was decided.
 
-Spark calls `abort` after any failure of a task or of the commit. At that point the batch may
-already be decided, or the EndTxn that decides it may still be in flight. Invariant: a transaction
-is aborted only if two conditions hold: this process has bumped the epoch of the sink's
-transactional id (so no request can decide the batch later), and no decision in the commit topic
-contains the transaction. Otherwise nothing is done, and the next planning run completes or
-aborts the batch.
+Spark calls `abort` after any failure of a task or of the commit. At that point, the batch may
+already be decided, or the EndTxn request that commits its decision may still be in flight.
+Invariant: a transaction is aborted only if two conditions hold: this process has bumped the epoch
+of the sink's transactional id (so no request can decide the batch later), and no decision in the
+commit topic contains the transaction. If a condition does not hold, nothing is aborted, and the
+next planning run completes or aborts the batch.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _abort(
     prepared = [message.entry for message in results if isinstance(message, Prepared)]
     if any((entry.transactional_id, entry.producer) in decided for entry in prepared):
         log.info(
-            "The batch of run %s with transactionalId '%s' is decided, so it is not aborted",
+            "The batch (run %s) with transactionalId '%s' is decided, so it is not aborted",
             first.task.run,
             sink_id,
         )
@@ -111,9 +111,9 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
     """Return whether the sink's transactional id still belongs to this batch.
 
     This check comes first, because even a rejected InitProducerId would abort a decision that a
-    newer owner is writing. With transaction version 1, an open transaction of this batch's decision
-    is aborted here. Otherwise, InitProducerId with an expected epoch would abort this transaction
-    and return an error.
+    newer owner is writing. With transaction version 1, this function aborts an open transaction
+    that contains this batch's decision. If that transaction stayed open, InitProducerId with an
+    expected epoch would abort it and return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:

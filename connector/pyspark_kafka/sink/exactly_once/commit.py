@@ -1,9 +1,10 @@
-"""Commits a batch after its tasks: verify, decide, roll forward, mark, sweep.
+"""Commits a batch after its tasks have finished.
 
-Runs steps 7 to 11 of the protocol on the driver, with the sink's producer id and epoch from
-planning. Invariant: one EndTxn decides all rows of a batch. An error before this EndTxn leaves the
-batch undecided, and an error after it reports that the batch is decided. A batch counts as decided
-only after the EndTxn is acknowledged. The only Spark class used here is `WriterCommitMessage`.
+Runs steps 7 to 11 of the protocol on the driver: verify, decide, roll forward, mark, sweep. The
+steps use the sink's producer id and epoch from planning. Invariant: a batch is decided by a
+single EndTxn request for all its rows. If an error occurs before this request, the batch is
+undecided. A later error reports that the batch is decided. A batch counts as decided only after the
+EndTxn is acknowledged. The only Spark class used here is `WriterCommitMessage`.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class _Batch:
         return f"None of the rows that replace the lost rows of decision {number} will be visible."
 
     def verify(self) -> float:
-        """Step 7: check that every prepared transaction is unchanged and will not time out soon.
+        """Check that every prepared transaction is unchanged and will not time out soon (step 7).
 
         Returns the deadline for the decision in ms, according to the driver's clock.
         """
@@ -164,9 +165,9 @@ class _Batch:
     def decision(self) -> Decision | None:
         """Return the decision for a batch that has not been decided before.
 
-        A batch without rows also gets a decision, which records that the batch is committed and can
-        commit source offsets. A job without rows and without `batchId` gets None, because nothing
-        would use its decision.
+        A batch without rows also has a decision. The decision records that the batch is committed,
+        and its transaction can commit source offsets. The result is None for a job without rows and
+        without `batchId`, because nothing would read its decision.
         """
         results = self.results
         if not results.prepared and results.task.batch_id is None:
@@ -332,7 +333,7 @@ class _Batch:
         )
 
     def decide(self, decision: Decision, *, before_ms: float) -> QueryState:
-        """Step 8: write the decision and commit its transaction.
+        """Write the decision and commit its transaction (step 8).
 
         When this method returns, the batch is committed, even if a later step fails. EndTxn is not
         sent after `before_ms`, because the rows of a decision are lost if their transactions time

@@ -1,11 +1,11 @@
 """Keeps an in-memory copy of the commit topic's records for one sink.
 
-Spark plans every micro-batch in the same process, and the topic can contain several hours of
-decisions. With the copy, each micro-batch reads only new records. Invariant: a transactional record
-batch is used only if the next transaction marker of its producer id is a commit marker. The copy is
-discarded and the whole partition is read again in three cases: the last read was more than five
-minutes ago, the topic was recreated, or truncation or compaction changed the last batch that was
-read.
+Spark plans every micro-batch in the same process, and the topic can contain decisions from several
+hours. With the copy, the driver reads only new records for each micro-batch. Invariant: a
+transactional record batch is used only if the next transaction marker for its producer id is a
+commit marker. The copy is discarded and the whole partition is read again in three cases: the last
+read was more than five minutes ago, the topic was recreated, or truncation or compaction changed
+the last batch that was read.
 """
 
 from __future__ import annotations

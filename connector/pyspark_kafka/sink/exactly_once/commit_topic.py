@@ -8,8 +8,8 @@ error is raised.
 
 A read_committed consumer would stop at the first open transaction of any query, before later
 decisions of this sink. Therefore the partition is read up to the high watermark. The result is
-complete if the caller has already fenced the sink's transactional id, because all markers of this
-id have then been written.
+complete if the caller has already fenced the sink's transactional id, because InitProducerId
+succeeds only after all markers for this id have been written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 16
-"""The partitions of a new commit topic. The number must not change later."""
+"""The number of partitions of a new commit topic. It must not change later."""
 REPLICAS: Final = 3
 IN_SYNC_REPLICAS_MIN: Final = 2
 CHUNK_BYTES_MAX: Final = 48 * 1024
@@ -61,9 +61,9 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # Each start of a query reads the whole partition of its sink, so compaction should remove
-    # superseded records soon. The log cleaner does not clean the active segment. It removes markers
-    # and tombstones after `delete.retention.ms`.
+    # Each time a query starts, it reads the whole partition of its sink, so compaction should
+    # remove superseded records soon. The log cleaner does not clean the active segment. It removes
+    # markers and tombstones after `delete.retention.ms`.
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
@@ -74,7 +74,7 @@ CONFIG: Final = {
 _CHECKED: Final[set[str | None]] = set()
 """The ids of the topics that this process has checked. Each topic is checked only once."""
 _REGISTERED: Final[set[tuple[str, str]]] = set()
-"""Pairs of a topic id and the id of a sink that this process knows to be registered."""
+"""Pairs of a topic id and a sink id. This process knows that these sinks are registered."""
 
 _LEADER_CHECK_KEY: Final = b'["leader"]'
 """The key of the tombstones that `_find_current_leader` writes. No sink's records have this key."""
@@ -91,7 +91,7 @@ class SinkNotRegisteredError(CommitTopicError):
 class CommitTopic:
     """The partition of a commit topic that contains the records of one sink.
 
-    `partition` is given if it was already determined during planning.
+    `partition` is set if planning has already determined it.
     """
 
     chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
@@ -244,16 +244,16 @@ class CommitTopic:
     def register(self) -> None:
         """Register the sink before its first transaction. `ensure` must have been called.
 
-        The registration later proves that the topic still contains the records of the sink. If the
-        registration is missing, but the transaction coordinator knows the sink's id, either records
-        were lost or the sink used another topic. In this case `SinkNotRegisteredError` is raised.
+        The registration later proves that the topic still contains the records of the sink. Raises
+        `SinkNotRegisteredError` if the registration is missing, but the transaction coordinator
+        knows the sink's id. Then either records were lost, or the sink used another topic.
         """
         known = (self._topic_id or "", self._sink_id)
         if known in _REGISTERED:
             return
         if self._state().forgotten_number is None:
             if self._client.describe_transactions([self._sink_id]):
-                # Meanwhile, another process may have registered the sink and initialized its id.
+                # Another process may have just registered the sink and initialized its id.
                 self.read_latest()
             else:
                 self.write_plain([registration(self._sink_id)])
@@ -287,7 +287,7 @@ class CommitTopic:
         return state
 
     def read_latest(self) -> SinkState:
-        """Return the same state as `read`, but never from a leader that has been replaced."""
+        """Return the same state as `read`, but read it only from the current leader."""
         self._find_current_leader()
         return self.read()
 
@@ -295,7 +295,7 @@ class CommitTopic:
         """Write a tombstone, which only the current leader of the partition can acknowledge.
 
         A broker that is isolated from the controller continues to return its outdated log end
-        offset. After this method, the client ignores metadata with an older leader epoch.
+        offset. After this method returns, the client ignores metadata with an older leader epoch.
         """
         self.write_plain([(_LEADER_CHECK_KEY, None)])
 

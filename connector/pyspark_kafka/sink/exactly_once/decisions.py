@@ -1,8 +1,8 @@
-"""Defines decisions. A decision commits a batch and lists the transactions with its rows.
+"""Defines decisions. A decision commits a batch and lists the transactions with the batch's rows.
 
-A decision is a Python value, and is stored as records of the commit topic. Invariant: reading
-returns exactly the decision that was written, or raises an error with the key of a record that is
-corrupt, missing or in a newer format.
+In memory, a decision is a Python value. In the commit topic, it is stored as records. Invariant:
+reading returns exactly the decision that was written, or raises an error with the key of a record
+that is corrupt, missing or in a newer format.
 
     key                                    value
     ["sink id","registered"]               {"format":1,"forgotten_number":0}
@@ -10,15 +10,15 @@ corrupt, missing or in a newer format.
     ["sink id","query","decision",7,1]     {"chunks":2,"format":1,"number":7}\\n and the second part
     ["sink id","query","finished",7]       {"chunks":1,"format":1,"number":7}\\n and the document
 
-The parts form one JSON document, which is split into chunks of a maximum size. All chunks of a
+The parts form one JSON document, which is split into chunks of limited size. All chunks of a
 decision are written in one transaction. When all transactions of a decision are committed, the
 document is written again without its entries, as the finished record, and the chunks are deleted.
 Therefore the topic retains only one small record per query.
 
-The records with the highest number are the state of a query: the finished record if it exists,
-otherwise the decision. Keys contain the number, so that a record never replaces a record of another
-decision. Records with numbers up to the `forgotten_number` are ignored, because a process that was
-paused before a `--forget` can still write such records.
+The records with the highest number represent the state of a query: the finished record if it
+exists, otherwise the decision. Keys contain the number, so that a record never replaces a record of
+another decision. Records with numbers up to the `forgotten_number` are ignored, because a process
+that was paused before a `--forget` can still write such records.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision of a batch. The batch is committed as soon as its decision is committed.
+    """The decision for a batch. The batch is committed as soon as its decision is committed.
 
-    `number` increases by one with each decision of (`sink_id`, `query_id`). `batch_id` is None for
-    a job without `batchId`. `task_count` is the number of tasks. `offsets_hash` is the hash of the
-    micro-batch's offsets in the checkpoint, or None. `totals` covers all tasks of the batch,
-    including tasks without an entry.
+    `number` increases by one for each decision with the same `sink_id` and `query_id`. `batch_id`
+    is None for a job without `batchId`. `task_count` is the number of tasks. `offsets_hash` is the
+    hash of the micro-batch's offsets in the checkpoint, or None. `totals` covers all tasks of the
+    batch, including tasks without an entry.
     """
 
     sink_id: str
@@ -153,8 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    The records must be written in this order. The topic then contains the state even if only the
-    first records are written.
+    The records must be written in the returned order. The topic then contains the state even if
+    only the first records are written.
     """
     decision = state.decision
     assert not state.is_finished, decision
@@ -245,7 +245,7 @@ def _entry_document(entry: Entry) -> dict[str, object]:
 
 
 class _RecordError(Exception):
-    """A record that cannot be used.
+    """Raised for a record that cannot be used.
 
     The message completes a sentence that begins with "The record".
     """
@@ -262,7 +262,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Key:
-    """The key of a chunk of a decision, or of a finished record, whose `chunk` is 0."""
+    """The key of a decision's chunk or of a finished record. `chunk` is 0 in a finished record."""
 
     query_id: str
     number: int

@@ -3,7 +3,7 @@
 A task has one of three possible results, which Spark pickles. `TaskResults` contains the checked
 results of a whole batch. Invariant: each result identifies its batch and contains the sink's
 producer id and epoch from planning. `TaskResults` is created only if every task has returned a
-result and the results agree.
+result and the results are consistent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pyspark_kafka.sink.exactly_once.names import is_task_id_of
 class Task:
     """A task attempt of a batch.
 
-    `query_id` is Spark's id of the streaming query, `decisions.BATCH_JOB` for a job with `batchId`,
-    or a token that identifies a job without `batchId`. `batch_id` is None for a job without
-    `batchId`.
+    `query_id` is Spark's id for the streaming query, `decisions.BATCH_JOB` for a job with
+    `batchId`, or a token that identifies a job without `batchId`. `batch_id` is None for a job
+    without `batchId`.
     """
 
     query_id: str
@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """The base class of task results, with the fields that all results have.
+    """The base class for task results, with the fields that all results have.
 
     `owner` is the sink's producer id and epoch from planning, and `version` is the version of the
     sink's transactions. `generation` is part of the transactional ids of the batch's tasks.
@@ -96,8 +96,8 @@ class AlreadyCommitted(TaskMessage):
 class TaskResults:
     """The results of all tasks of one batch. `task` is any of these tasks.
 
-    `replayed_number` is the number of the existing decision of this batch, or None. If the decision
-    exists, the transactions in `prepared` replace its lost rows.
+    `replayed_number` is the number of the existing decision for this batch, or None. If such a
+    decision exists, the transactions in `prepared` replace its lost rows.
     """
 
     task: Task
@@ -199,14 +199,14 @@ def _check_entry(sink_id: str, message: Prepared) -> None:
         raise _not_committed(
             sink_id,
             task,
-            f"the task of partition {task.partition} returned transaction "
+            f"the task for partition {task.partition} returned transaction "
             f"'{entry.transactional_id}' of partition {entry.partition}, which is the transaction "
             "of another task",
         )
 
 
 def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None:
-    """Return the number of the decision that all tasks found, or None if no task found one."""
+    """Return the number of the decision that all tasks found, or None if there is none."""
     numbers = {
         result.decision_number if isinstance(result, AlreadyCommitted | Prepared) else None
         for result in results
@@ -216,7 +216,7 @@ def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None
     raise _not_committed(
         sink_id,
         results[0].task,
-        "its tasks found different decisions of the batch "
+        "its tasks found different decisions for the batch "
         f"({_few(str(number) for number in numbers)})",
     )
 

@@ -5,10 +5,10 @@ The user sets the transactional id of the sink (`sink_id`). Invariant: an id of 
 character with a special meaning in patterns or paths.
 
 The ids are reused, so a sink has a limited number of ids, regardless of its number of batches, runs
-and jobs. Coordinators keep each id for `transactional.id.expiration.ms` (7 days). Reuse does not
-affect correctness, because a transaction is identified by its producer id and epoch. But an attempt
-that is still running aborts the transaction of a later attempt with the same id, and the later
-batch fails. Therefore an id is reused as late as possible.
+and jobs. Coordinators retain each id for `transactional.id.expiration.ms` (7 days). Reuse does not
+affect correctness, because a transaction is identified by its producer id and epoch. However, an
+earlier attempt that is still running aborts the transaction of a later attempt with the same id.
+The later batch then fails. Therefore, an id is reused as late as possible.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from typing import Final
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, is_sink_id
 
 GENERATIONS: Final = 32
-"""The number of generations. The generation follows the producer epoch, which each planning run and
-each decision bumps. Each planning run therefore advances the generation by one or two."""
+"""The number of generations. The generation is derived from the producer epoch. The epoch is bumped
+by each planning run and by each decision, so the generation advances by one or two per planning
+run."""
 
 ATTEMPTS: Final = 16
-"""The number of attempts of a partition that have different ids. Spark's default is 4 attempts."""
+"""The number of task attempts for a partition that have different ids. Spark's default is 4
+attempts."""
 
 SLOTS: Final = 4
 """The slot of an attempt is Spark's `taskAttemptId` modulo this number. `taskAttemptId` counts the
@@ -69,7 +71,7 @@ def task_id(
 
 
 def unused_task_id(sink_id: str) -> str:
-    """Return a task id that no task of the sink uses, for a check of the ACLs on task ids."""
+    """Return a task id that no task of the sink uses. It is used to check the ACLs on task ids."""
     last = 2**31 - 1
     return str(task_id(sink_id, 0, partition=last, attempt=0, task_attempt_id=0))
 
@@ -77,8 +79,8 @@ def unused_task_id(sink_id: str) -> str:
 def next_generation(owner: ProducerIdAndEpoch, unfinished: Collection[str]) -> int:
     """Return the generation for the batch that this owner of the sink id has planned.
 
-    `unfinished` contains the ids of decided transactions that may not be committed yet. The
-    returned generation is not used in any of these ids, so no task reuses them.
+    `unfinished` contains the ids of decided transactions that may not be committed yet. None of
+    these ids contains the returned generation, so no task reuses these ids.
     """
     used = {parsed.generation for name in unfinished if (parsed := parse_task_id(name))}
     rotated = ((owner.producer_epoch + n) % GENERATIONS for n in range(GENERATIONS))

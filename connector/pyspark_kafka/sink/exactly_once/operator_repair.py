@@ -1,9 +1,9 @@
 """Repairs a sink without Spark: recovers unfinished batches, or removes the sink's state.
 
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
-functions in the same order as the next start of the query: it fences the sink, commits decided
-transactions and aborts undecided ones. A repair is safe while a query is running, but the query's
-current batch fails with an error. A repair accepts the loss of rows or removes unreadable
+functions in the same order as the query at its next start. It fences the sink, commits decided
+transactions and aborts undecided transactions. A repair is safe while a query is running, but the
+query's current batch fails with an error. A repair accepts the loss of rows or removes unreadable
 decisions only if the operator requests it.
 """
 
@@ -48,7 +48,7 @@ OnAction = Callable[[str], None]
 class RepairRequest:
     """The operator's flags `--forget` and `--accept-loss`.
 
-    Without `--forget` the repair is `--recover`.
+    Without `--forget`, the request is for `--recover`.
     """
 
     forget: bool = False
@@ -61,7 +61,7 @@ class RepairRequest:
 def check(report: Report, request: RepairRequest) -> None:
     """Raise `ExactlyOnceError` if a repair could abort decided transactions.
 
-    Any transaction may be decided if the decisions are unknown.
+    If the decisions are unknown, any transaction may be decided.
     """
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
@@ -174,9 +174,9 @@ def repair(
 ) -> None:
     """Repair the sink, and report each completed action. A failed repair can be repeated.
 
-    Decisions are read again after the sink is fenced, because they can no longer change then.
-    Raises `SinkFencedError` if a query has taken over again, `OutcomeUnknownError`, and subclasses
-    of `KafkaError`.
+    Reads the decisions again after fencing the sink, because fenced owners can no longer change
+    them. Raises `SinkFencedError` if a query has taken over again, `OutcomeUnknownError` if an
+    outcome is unknown, or a subclass of `KafkaError`.
     """
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
@@ -206,7 +206,7 @@ def repair(
 
 
 def _timeout_ms(client: TransactionalClient) -> int:
-    """Return the timeout of the transaction that removes records, within the brokers' limit."""
+    """Return the timeout for the transaction that removes records, within the brokers' limit."""
     config = client.broker_config() or {}
     return min(DECISION_TIMEOUT_MS, int(config.get(TIMEOUT_MAX, DECISION_TIMEOUT_MS)))
 

@@ -68,7 +68,7 @@ class RowRange:
 class EntryReport:
     """The state of a decided transaction.
 
-    `rows` is empty unless the transaction is lost or unknown.
+    `rows` is empty unless the transaction is lost or its outcome is unknown.
     """
 
     entry: Entry
@@ -112,7 +112,7 @@ class OpenTransaction:
 class HeldPartition:
     """A partition in which read_committed consumers are blocked at `last_stable_offset`.
 
-    `holder` is the producer of the open transaction, or None if the log does not show the producer.
+    `holder` is the producer of the open transaction, or None if the log does not contain it.
     `transactional_id` and `started_ms` are set if the transaction belongs to this sink.
     """
 

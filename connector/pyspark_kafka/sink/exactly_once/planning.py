@@ -2,8 +2,8 @@
 
 Runs steps 1 to 4 of the protocol: register, fence, read, roll forward, mark, sweep. Invariant: when
 a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink has
-been or is being aborted. For every earlier decision that is not finished, the plan contains its
-lost rows, or the reason why its outcome is unknown.
+been or is being aborted. For every earlier decision that is not finished, the plan contains the
+decision's lost rows, or the reason why the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 DECISION_TIMEOUT_MS: Final = 30_000
-"""The transaction timeout of the sink id. Its transactions are open only while it writes a
-decision."""
+"""The transaction timeout for the sink id. Its transactions are open only while a decision is
+written."""
 _VERIFICATION: Final = "transaction.partition.verification.enable"
 _CHECKED: Final[set[tuple[str | None, int]]] = set()
 """Pairs of a commit topic's id and a transaction timeout that this process has checked."""
@@ -67,7 +67,7 @@ class UnknownOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastDecision:
-    """The last decision of a query. Tasks compare their batch with it.
+    """The last decision of a query. Tasks compare their batch with this decision.
 
     `lost` contains Spark's partitions whose rows are lost. `totals_of_lost` contains the totals of
     these rows by partition. `unknown` is set if the outcome of the decision is unknown. In that
@@ -181,7 +181,7 @@ def _rolled_forward(
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
     """Return the lost entries and the unknown outcomes, both by query id.
 
-    An unknown outcome of a decision stops only the query of this decision.
+    If the outcome of a decision is unknown, only the query of this decision stops.
     """
     lost: dict[str, Sequence[Entry]] = {}
     unknown: dict[str, UnknownOutcome] = {}
@@ -252,8 +252,8 @@ def _settled(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return the finished records of completed decisions, and tombstones for reported batch jobs.
 
-    A batch job without `batchId` deletes its decision when it is complete. If the job stops
-    earlier, its decision is kept until the next job without `batchId` has reported the decision.
+    A batch job without `batchId` deletes its decision when it is complete. If the job stops before
+    that, its decision is retained until the next job without `batchId` has reported the decision.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:

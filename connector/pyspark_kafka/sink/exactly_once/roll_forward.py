@@ -1,9 +1,9 @@
 """Commits the transactions of a decision and determines their outcomes.
 
 Runs step 9 of the protocol. Invariant: an entry is lost only if the brokers report that its
-transaction was aborted. An entry is done only if they report that its transaction was committed. In
-every other case, `roll_forward` raises an error that names the entry. Any process can safely repeat
-this step, because the outcome of a transaction never changes.
+transaction was aborted. An entry is done only if the brokers report that its transaction was
+committed. In every other case, `roll_forward` raises an error that names the entry. Any process can
+safely repeat this step, because the outcome of a transaction never changes.
 
     The outcome of an entry is the first of these that applies:
     (a) the decision is finished       done, without a request
@@ -74,7 +74,7 @@ class Outcome(Enum):
 class TransactionOutcomeUnknownError(OutcomeUnknownError):
     """The outcome of a transaction cannot be determined.
 
-    Only the query of its decision must stop.
+    Only the query to which the transaction belongs must stop.
     """
 
 
@@ -279,12 +279,13 @@ def _outcome_by_coordinator(entry: Entry, found: TransactionDescription | None) 
 
 
 def _ended(entry: Entry) -> ProducerIdAndEpoch:
-    """Return the producer id and epoch of the transaction after its end.
+    """Return the producer id and epoch that the transaction has after it ends.
 
-    The coordinator and the markers have these values.
+    The coordinator stores these values, and the markers contain them.
 
-    Transaction version 2 bumps the epoch at the end of a transaction. With version 1 the epoch
-    does not change at the end, and the next owner can get the epoch that version 2 would set.
+    Transaction version 2 bumps the epoch at the end of a transaction. With version 1, the epoch
+    does not change at the end, and the next producer can receive the epoch that version 2 would
+    set.
     """
     bump = 1 if entry.version == 2 else 0
     return ProducerIdAndEpoch(
@@ -308,7 +309,7 @@ _NOTHING_LOST: Final = "This error does not cause any rows to be lost."
 
 
 def _advice_to_continue(decision: Decision) -> str:
-    """Return advice on completing a committed batch. A job without `batchId` must not rerun."""
+    """Return advice on completing a committed batch. Jobs without `batchId` must not be rerun."""
     if decision.batch_id is not None:
         return "Start the query again. It will first commit the remaining transactions."
     return (

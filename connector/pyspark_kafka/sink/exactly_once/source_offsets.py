@@ -1,9 +1,8 @@
 """Reads the source offsets of a micro-batch from its file in the checkpoint.
 
-Returns the end offsets of a batch in all of its sources, for the decision and for the consumer
-group of `commitOffsets`. Invariant: these are the offsets with which Spark planned the batch, and
-every replay has the same offsets. A malformed line of a Kafka source is an error and is never
-skipped.
+Returns the end offsets of a batch for all of its sources. The decision and the consumer group of
+`commitOffsets` use these offsets. Invariant: Spark planned the batch with these offsets, and every
+replay has the same offsets. A malformed line for a Kafka source is an error and is never skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _OPTION: Final = "checkpointLocation"
 class SourceOffsets:
     """The end offsets of a micro-batch.
 
-    `offsets` contains the end offsets of all Kafka sources, from which a consumer group would
-    continue. `hash` covers the offsets of all sources, including sources other than Kafka.
+    `offsets` contains the end offsets of all Kafka sources. A consumer group would continue from
+    these offsets. `hash` covers the offsets of all sources, including sources other than Kafka.
     """
 
     hash: str

@@ -1,7 +1,7 @@
 """Names the protocol's steps, and defines the failpoints at these steps.
 
-A step has the same name in the code, the log, docs/exactly-once-protocol.md, and the tests of the
-model and of the failpoints. Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS`
+A step has the same name in the code, the log, docs/exactly-once-protocol.md, the model and the
+failpoint tests. Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILPOINTS`
 environment variable contains the name of a Python function as `module:function`. If the variable is
 set, `reach` calls this function with the name of the failpoint.
 
@@ -63,7 +63,7 @@ _inside: list[Step] = []
 
 
 def reach(failpoint: str) -> None:
-    """Call the function in `PYSPARK_KAFKA_FAILPOINTS`, if it is set, with this failpoint."""
+    """If `PYSPARK_KAFKA_FAILPOINTS` is set, call its function with the name of this failpoint."""
     hook = os.environ.get(VARIABLE)
     if hook:
         _function(hook)(failpoint)
@@ -85,7 +85,7 @@ def step(current: Step) -> Iterator[None]:
 def request(name: str) -> Iterator[None]:
     """Run the block as this request of the current step.
 
-    Outside a step there is no failpoint.
+    A request outside a step has no failpoint.
     """
     where = f"{_inside[-1].title}.{name}" if _inside else None
     if where:

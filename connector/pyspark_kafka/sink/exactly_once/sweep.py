@@ -6,12 +6,12 @@ the sink id and of earlier owners. It lists and describes the ids first, and the
 process still owns the sink id. A newer owner bumps the epoch before its tasks begin. Therefore, if
 the check succeeds, the list contains no attempts of a newer owner.
 
-With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch that it has
-described. EndTxn bumps the epoch, but has no effect on an id that another attempt has initialized
-since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing would begin
-another transaction. Therefore the sweep sends InitProducerId, which also aborts the transaction of
-an attempt that has initialized the id since. Such an attempt belongs to a much later batch, because
-ids are reused late (`names`). The later batch then fails.
+With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch from
+DescribeTransactions. EndTxn bumps the epoch, but has no effect on an id that another attempt has
+initialized since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing
+would begin another transaction. Therefore the sweep sends InitProducerId, which also aborts the
+transaction of an attempt that has initialized the id since. Such an attempt belongs to a much later
+batch, because ids are reused late (`names`). The later batch then fails.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _fence(
 ) -> None:
     """Abort the transactions and bump the epochs of all ids.
 
-    Errors from EndTxn are ignored: the id is then in another state, which the next round of the
-    sweep finds.
+    Errors from EndTxn are ignored, because the id is then in another state, and the next round of
+    the sweep finds this state.
     """
     if version == 1:
         client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)
@@ -157,9 +157,9 @@ def is_held(
 ) -> bool:
     """Return whether the sink's id still belongs to `owner`.
 
-    With transaction version 2, the end of a transaction bumps the epoch by one, and a new owner
-    bumps it once more. Therefore a committed transaction with the next epoch is the owner's own
-    decision.
+    With transaction version 2, the coordinator bumps the epoch by one at the end of a transaction,
+    and once more for a new owner. Therefore, a committed transaction with the next epoch is the
+    owner's own decision.
     """
     if found.producer == owner:
         return True

@@ -56,10 +56,10 @@ def write_task(
 ) -> TaskMessage:
     """Write the rows of one task, or count them if they are already committed.
 
-    Raises `StaleBatchError` for a batch older than the last decision, `OutcomeUnknownError` if the
-    outcome of the last decision is unknown, `RowsLostError` if an earlier batch has lost rows,
+    Raises `StaleBatchError` if the batch is older than the last decision, `OutcomeUnknownError` if
+    the outcome of the last decision is unknown, `RowsLostError` if an earlier batch has lost rows,
     `SinkFencedError` if another run has taken over, `ReplayMismatchError` if lost rows and their
-    replacements differ, and `RowError` for a row that cannot be written. Also raises subclasses of
+    replacements differ, and `RowError` if a row cannot be written. Also raises subclasses of
     `KafkaError`. After an error, no rows of this attempt will be visible.
     """
     exactly_once = options.exactly_once
@@ -234,9 +234,9 @@ class _Attempt:
     def _check_owner(self) -> None:
         """Check that the batch can still be decided.
 
-        Without this check, an attempt of an ended batch could open a transaction that no sweep
-        would abort. This transaction would block consumers until its timeout. The check comes after
-        InitProducerId: if a sweep begins after the check, it finds the initialized id.
+        Without this check, an attempt could open a transaction after its batch has ended. No sweep
+        would abort this transaction, and it would block consumers until it times out. The check
+        comes after InitProducerId: if a sweep begins after the check, it finds the initialized id.
         """
         sink_id = self.options.transactional_id
         found = self.client.describe_transactions([sink_id]).get(sink_id)

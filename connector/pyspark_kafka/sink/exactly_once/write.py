@@ -4,9 +4,9 @@ Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) t
 tasks, and in a batch job also to send it to the process that commits. Spark does not pickle the
 writer that it creates to commit a micro-batch. Pickling is therefore the only call that always
 precedes all tasks and never follows a task. Invariant: planning runs once, when a write is first
-pickled, and its result is pickled with the write. Creating a write contacts no broker, because
-Spark also creates one in the process that commits. `commit` and `abort` receive only options and
-messages.
+pickled, and its result is pickled with the write. Creating a write sends no requests to brokers,
+because Spark also creates a write in the process that commits. `commit` and `abort` receive only
+options and messages.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ExactlyOnceWrite:
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
         """Return the source offsets of the micro-batch if they are required or cheap to read.
 
-        With `onReplayMismatch=warn` they are required, because nothing else shows that a replay
+        With `onReplayMismatch=warn`, they are required, because nothing else shows that a replay
         with different rows has the same input.
         """
         options = self.exactly_once
@@ -257,7 +257,7 @@ def _pool() -> ClientPool[TransactionalClient]:
 def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
     """Provide a client for one step.
 
-    The client is kept for later steps, because connecting is slow.
+    The client is kept open for later steps, because connecting is slow.
     """
     with _pool().lend(options) as client:
         yield _with_failpoints(client)

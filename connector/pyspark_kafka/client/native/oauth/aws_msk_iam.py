@@ -1,6 +1,7 @@
 """Tokens for Amazon MSK with IAM access control, from AWS's `aws-msk-iam-sasl-signer-python`.
 
-The token is a signed URL. MSK accepts it with OAUTHBEARER on the same port as Java's AWS_MSK_IAM.
+The token is a signed URL. MSK accepts the token with OAUTHBEARER on the port that Java clients use
+for AWS_MSK_IAM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens of Microsoft Entra ID for Azure Event Hubs, from `azure-identity`."""
+"""Microsoft Entra ID tokens for Azure Event Hubs, from `azure-identity`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps tokens until they must be refreshed, and turns failures into `AuthenticationError`.
+"""Caches tokens until they must be refreshed, and converts failures to `AuthenticationError`.
 
 Invariant: no error and no `repr` contains a token or the text of a provider's exception, which may
 contain a secret.
@@ -26,7 +26,8 @@ _REFRESH_BACKOFF_S: Final = 10.0
 _LIFE_S_MAX: Final = 10 * 366 * 86_400.0
 """The maximum lifetime of a token.
 
-A later expiry is probably in milliseconds, so the token would never be refreshed.
+A later expiry is probably in milliseconds instead of seconds. Such a token would never be
+refreshed.
 """
 
 
@@ -34,9 +35,9 @@ A later expiry is probably in milliseconds, so the token would never be refreshe
 class CachedTokens:
     """The tokens of one source. Each process requests its own tokens.
 
-    `request` returns a new token. It must be hashable, because equal requests share their tokens.
-    `option` names the source in errors. `name` is the principal until a token with a principal is
-    available.
+    `request` is a function that returns a new token. The function must be hashable, because equal
+    functions share their tokens. `option` names the source in errors. `name` is the principal until
+    a token with a principal is available.
     """
 
     request: Callable[[], Token]
@@ -137,7 +138,7 @@ class _RunningRequest:
 
 @dataclass(slots=True)
 class _Known:
-    """The last token of a source, and the running request for the next one."""
+    """The last token from a source, and the running request for the next token."""
 
     token: Token | None = None
     principal: str = ""
@@ -155,7 +156,7 @@ class _Known:
             self.refresh_at = now + (token.expires_at - now) * _REFRESH_AFTER
 
     def fail(self, running: _RunningRequest) -> None:
-        """Keep using the old token for a while before the next attempt or the next wait."""
+        """Continue to use the old token for a while before the next attempt or the next wait."""
         if self.running is running and running.is_over:
             self.running = None
         if self.token is not None:
@@ -194,4 +195,4 @@ _CHECKS: Final[Sequence[tuple[Callable[[Any], bool], str]]] = (
         "an extension has a name or a value that OAUTHBEARER cannot send",
     ),
 )
-"""The checks of a provider's token, each with the problem to report if the check fails."""
+"""The checks for a provider's token, each with the problem to report if the check fails."""
