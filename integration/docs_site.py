@@ -1,11 +1,14 @@
 """Prepare the documentation in `build/docs`, from which Zensical builds the site.
 
-`make docs` runs this module. The copy has the layout of the repository, so relative links work both
-on a code host and on the site. A source file to which a page links becomes a page that contains its
-code, and a notebook becomes a page with its cells. A linked directory becomes a page that lists its
-modules. A block whose only line is `$ python -m ... --help` is extended with the output of the
-command. A comment `<!-- ::: NAME -->` becomes the docstrings of a class or function (mkdocstrings);
-code hosts do not show the comment.
+`make docs` runs this module. It copies the pages with the layout of the repository, so relative
+links work both on a code host and on the site. The copy differs from the repository as follows:
+
+- A source file to which a page links becomes a page that contains its code.
+- A linked notebook becomes a page with its cells.
+- A linked directory becomes a page that lists its modules.
+- A block whose only line is `$ python -m ... --help` is extended with the output of the command.
+- A comment `<!-- ::: NAME -->` becomes the docstrings of a class or function (mkdocstrings). Code
+  hosts do not show the comment.
 
 Invariant: a link to a missing path stays unchanged, so the strict build fails.
 """

@@ -81,7 +81,7 @@ def java_program(
     """Start a Java program, and stop it on exit. The caller may kill and restart it in between.
 
     `main` is a class or the path of a single-file program. `directory` is the directory of its log.
-    If the caller raises an exception, the end of the log is added to it.
+    If the body of the `with` statement raises an exception, the end of the log is added as a note.
 
     Raises `ClusterUnavailableError` if Java or the artifacts are missing.
     """

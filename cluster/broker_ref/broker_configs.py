@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker_ref.config_keys import INT32_MAX, ConfigKey, UpdateMode
+from broker_ref.config_keys import INT32_MAX, INT64_MAX, ConfigKey, UpdateMode
 from broker_ref.security.authorizer import STANDARD_AUTHORIZER
 from broker_ref.security.configs import SECURITY_KEYS
 from broker_ref.server_defaults import SERVER_DEFAULTS
@@ -118,8 +118,8 @@ BROKER_CONFIGS: Final = (
     _int(
         "connections.max.idle.ms",
         600000,
-        "Time without a request after which a connection is closed.",
-        minimum=1,
+        "Time without a request after which a connection is closed; no limit if negative.",
+        minimum=-INT64_MAX,
         kind=ConfigType.LONG,
     ),
     _int(

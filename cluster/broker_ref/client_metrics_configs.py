@@ -78,8 +78,8 @@ _ATTRIBUTES: Final = frozenset(
 def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the configs of a subscription if they are valid.
 
-    Raises: ApiError (INVALID_CONFIG if a value has the wrong type, or if a pattern is invalid or
-    could take too long to compile; otherwise INVALID_REQUEST).
+    Raises: ApiError. The error code is INVALID_CONFIG if a value has the wrong type, a pattern is
+    invalid, or a pattern could take too long to compile. Otherwise, it is INVALID_REQUEST.
     """
     checked = {name: value for name, value in configs.items() if value is not None}
     for name, value in checked.items():

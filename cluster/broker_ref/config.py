@@ -147,7 +147,7 @@ class BrokerConfig:
             ) from None
         self._check_consumer_groups()
         delay_ms = self.failed_authentication_delay_ms
-        if delay_ms >= self.connections_max_idle_ms:
+        if 0 <= self.connections_max_idle_ms <= delay_ms:
             raise InvalidBrokerConfigError(
                 "connection.failed.authentication.delay.ms",
                 f"connection.failed.authentication.delay.ms={delay_ms} should always be less than "

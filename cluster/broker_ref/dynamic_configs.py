@@ -109,8 +109,8 @@ class ConfigLevels:
     def synonyms(self, target: str, names: Sequence[str]) -> tuple[Synonym, ...]:
         """Return the values of synonymous configs, starting with the effective value of `target`.
 
-        As in `ConfigHelper.configSynonyms`, values of other configs that precede this value are
-        omitted.
+        The values are sorted by precedence. As in `ConfigHelper.configSynonyms`, all values before
+        the effective value of `target` are omitted.
         """
         found = [
             Synonym(name=name, value=values[name], source=source)

@@ -5,8 +5,8 @@ nodes, pause nodes, stop their clocks, and record requests. The nodes of a clust
 which runs in another thread, share one `Faults` object.
 
 Invariants: if no rule is set and no requests are recorded, `is_active` is False and nodes do not
-evaluate requests. If several rules match a request, the oldest rule is applied. A request is
-evaluated only once: a delayed or held request is served later without another evaluation. All
+check requests for matching rules. If several rules match a request, the oldest rule is applied. A
+request is checked only once: a delayed or held request is served later without another check. All
 methods are thread-safe.
 """
 
@@ -319,7 +319,7 @@ class Faults:
     def hold_time(self, node_id: int) -> None:
         """Stop a node's clock.
 
-        The node's sessions, transactions and requests then do not expire.
+        While the clock is stopped, the node's sessions, transactions and requests do not expire.
         """
         with self._changed:
             self._held_times.setdefault(node_id, None)

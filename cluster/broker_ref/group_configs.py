@@ -1,8 +1,8 @@
 """The configs of groups (type GROUP, KIP-848): their limits and their effective values.
 
-A group without a value uses the broker config with the prefix `group.`. The configs of share groups
-and streams groups are stored and described, but they have no effect. Source: Kafka's `GroupConfig`
-and `GroupConfigManager`.
+If a config is not set on a group, the group uses the broker config with the prefix `group.`. The
+configs of share groups and streams groups are stored and described, but they have no effect.
+Source: Kafka's `GroupConfig` and `GroupConfigManager`.
 """
 
 from __future__ import annotations

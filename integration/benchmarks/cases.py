@@ -1,6 +1,8 @@
 """The benchmark cases: a table of sides, rounds and target ratios.
 
-Invariant: names are unique, and every peer of a comparison is a side of its case.
+A side is an implementation that a case measures. Each case compares our side with its peers, the
+other sides. Invariant: names are unique, and the peer of each comparison is a side of the same
+case.
 """
 
 from __future__ import annotations
@@ -65,9 +67,10 @@ MANY_TASKS: Final = 200
 class Comparison:
     """The ratio of two measured values, and its target.
 
-    The ratio is the peer's `quantity` divided by ours or, with `at_most`, ours divided by the
-    peer's. `target` is the minimum of the ratio or, with `at_most`, its maximum; None if there is
-    no target. `suffix` is appended to the case's name if the quantity is not time.
+    By default, the ratio is the peer's `quantity` divided by ours, and `target` is its minimum.
+    With `at_most`, the ratio is ours divided by the peer's, and `target` is its maximum. `target`
+    is None if there is no target. `suffix` is appended to the case's name if the quantity is not
+    time.
     """
 
     peer: str
@@ -81,9 +84,9 @@ class Comparison:
 class Case:
     """One benchmark: our side, its peers and the comparisons.
 
-    `records` is the number of records per side and round. `quick_records` is None if a quick run
-    skips the case. If `takes_records` is false, the case ignores `--records`. If `warms_up` is
-    false, the first run of each side is measured.
+    `records` is the number of records that each side processes per round. A quick run uses
+    `quick_records` instead, and skips the case if it is None. If `takes_records` is false, the case
+    ignores `--records`. If `warms_up` is false, even the first run of each side is measured.
     """
 
     name: str

@@ -2,13 +2,19 @@
 
     python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
 
-Measures the throughput of confluent-kafka for produced and fetched records, the time for which a
-partition is unavailable after its leader is killed, the CPU time of three idle brokers, the memory
-of a thousand partitions, transactions (see `cluster_transactions`), clusters with many partitions
-(see `cluster_partitions`), and the longest callbacks of a node's event loop (see
-`cluster_event_loop`). Prints each figure to stderr as soon as it is measured. Finally, prints a
-table and writes `build/cluster-benchmark.json`. A test of the benchmark uses `--partitions` to
-limit the number of partitions.
+Measures:
+
+- the throughput of produced and fetched records with confluent-kafka
+- the time for which a partition is unavailable after its leader is killed
+- the CPU time of three idle brokers
+- the memory of a thousand partitions
+- transactions (see `cluster_transactions`)
+- clusters with many partitions (see `cluster_partitions`)
+- the longest callbacks of a node's event loop (see `cluster_event_loop`)
+
+Prints each figure to stderr as soon as it is measured. Finally, prints a table and writes
+`build/cluster-benchmark.json`. A test of the benchmark uses `--partitions` to limit the number of
+partitions.
 
 Invariant: each round measures both clusters with the same client and settings, so other load on the
 machine affects both. The throughput is the value of the best round. All other figures are medians.
@@ -155,7 +161,7 @@ def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
     """Measure transactions per second and the latency from commit to consumer, with 3 brokers.
 
     The reference cluster is measured twice: once with one process per node, and once with all nodes
-    in this process.
+    in the process.
     """
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}

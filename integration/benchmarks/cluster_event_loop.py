@@ -1,8 +1,8 @@
 """Measures how long callbacks block the event loops of the reference cluster.
 
 Runs three brokers and a controller, each in its own process, with thousands of partitions, groups
-and transactional ids, and performs the operations that affect all of them. `loop_stalls` reports
-the callbacks that blocked an event loop, with their stacks.
+and transactional ids, and performs operations that affect all partitions, groups or ids.
+`loop_stalls` reports the callbacks that blocked an event loop, with their stacks.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Phase:
 
 
 def phases(*, topics: int, partitions: int, ids: int) -> Iterator[Phase]:
-    """Perform the operations on a cluster with `topics` small topics and one large topic.
+    """Run each operation on a cluster. Yield the callbacks that blocked an event loop meanwhile.
 
-    The large topic has `partitions` partitions. There are `ids` groups and transactional ids.
+    The operations create `topics` small topics, one large topic with `partitions` partitions, and
+    `ids` groups and transactional ids.
     """
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "stalls"

@@ -54,11 +54,11 @@ class GrowthStep:
     """The state of a cluster with `partitions` partitions.
 
     `created_s` is the time taken to create the partitions that this step adds. `acks_all_ms` and
-    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from the producer
-    to a fetch session with all partitions of the leader. `metadata_ms` is the duration of a
-    Metadata request for all topics, and `resident_bytes` is the memory of all nodes. `restart_s` is
-    the time from the clean shutdown of a broker until its replicas are in sync again. It is None
-    except in the last step.
+    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from a producer
+    to a consumer whose fetch session contains all partitions of the leader. `metadata_ms` is the
+    duration of a Metadata request for all topics, and `resident_bytes` is the memory of all nodes.
+    `restart_s` is the time from the clean shutdown of a broker until its replicas are in sync
+    again. It is None except in the last step.
     """
 
     partitions: int
@@ -273,7 +273,8 @@ def _restart_s(cluster: Cluster) -> float:
 def session_fetch_ms(cluster: Cluster, partition: tuple[str, int], *, records: int) -> float:
     """Return the median latency of records to a consumer with an incremental fetch session.
 
-    The session contains all partitions of the leader of `partition`, which receives the records.
+    The records are written to `partition`. The session contains all partitions of the same
+    leader.
     """
     led = _partitions_with_same_leader(cluster, partition)
     with RawConnection(cluster.address(led.leader), timeout_s=_TIMEOUT_S) as broker:

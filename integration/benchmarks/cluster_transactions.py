@@ -1,9 +1,13 @@
 """Benchmark of transactions on the reference cluster and on Apache Kafka.
 
-Measures how many small transactions one producer commits per second, the latency from a commit to a
-`read_committed` consumer, and how long transactional ids have no coordinator after the coordinator
-is killed. The controller detects the failure only when the broker's session expires. Therefore the
-time that the next coordinator takes to load the ids is also reported separately.
+Measures:
+
+- the number of small transactions that one producer commits per second
+- the latency from a commit to a `read_committed` consumer
+- the time for which transactional ids have no coordinator after the coordinator is killed
+
+The controller detects the failure only when the broker's session expires. Therefore, the time that
+the next coordinator takes to load the ids is also reported separately.
 
 Invariant: both backends are measured with the same client.
 """

@@ -273,7 +273,7 @@ def repeated(work: Callable[[], int]) -> int:
 
 @lru_cache(maxsize=1)
 def _scratch() -> memoryview:
-    """Return a buffer for a Fetch response, with room for a batch that exceeds the limit."""
+    """Return a buffer of twice `FETCH_BYTES`, because one large batch can exceed this limit."""
     return memoryview(bytearray(2 * FETCH_BYTES))
 
 

@@ -3,8 +3,8 @@
     python -P integration/benchmarks/loop_stalls.py REPORT node --id 1 ...
 
 Runs `python -m broker_ref` with the remaining arguments. Each callback that blocks the event loop
-for longer than `THRESHOLD_MS` becomes one line of JSON in the file REPORT. Meanwhile, a thread
-samples the stack of the event loop, so the line shows what the callback was doing.
+for longer than `THRESHOLD_MS` becomes one line of JSON in the file REPORT. A separate thread
+samples the stack of the event loop. Therefore, each line shows what the callback was doing.
 
 Invariant: this file imports only the standard library and `broker_ref`, because it runs in the
 processes of brokers.

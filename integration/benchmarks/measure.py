@@ -1,7 +1,7 @@
 """Measurement of one run of a side, in seconds and CPU seconds per million rows.
 
-Measures only this process, or this process and all its descendants. Invariant: a sample maps
-quantities to values, and lower is better for each.
+Measures only this process, or this process and all its descendants. A sample maps each quantity to
+its value. Invariant: for every quantity, a lower value is better.
 """
 
 from __future__ import annotations

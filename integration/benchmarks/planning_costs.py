@@ -53,8 +53,8 @@ class Costs:
     """The costs of planning, which are medians of several rounds.
 
     `memory_bytes` is the peak of the memory that Python allocates while it plans a batch read, and
-    `plan_bytes` is the size of the pickled plan. The planning of a micro-batch determines its end
-    offsets and its ranges.
+    `plan_bytes` is the size of the pickled plan. Planning a micro-batch determines the end offsets
+    and the offset ranges to read.
     """
 
     partitions: int

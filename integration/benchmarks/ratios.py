@@ -32,8 +32,9 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
     """Return the order of the sides in a round.
 
-    Every second round reverses the order of the previous one, and after two rounds the order is
-    rotated by one side. No side always runs first, and none always runs after the same other side.
+    In each pair of rounds, the second round reverses the order of the first. After each pair, the
+    order is rotated by one side. Therefore, no side always runs first or always after the same
+    side.
     """
     start = round_number // 2 % len(sides)
     order = [*sides[start:], *sides[:start]]

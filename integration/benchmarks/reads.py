@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Measures a connector that reads a topic. As the upper limit, also measures a source that fabricates
-the rows. Invariant: each side returns the same columns and the same number of rows, and each
-connector is checked once before it is measured.
+Measures connectors that read a topic. Also measures a source that fabricates the rows, as the upper
+limit of the throughput. Invariant: each side returns the same columns and the same number of rows,
+and each connector is checked once before it is measured.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricatedRead:
-    """A side with a Python data source that fabricates the rows of a topic with these contents."""
+    """A side with a Python data source that fabricates rows as in a topic with `contents`."""
 
     contents: Contents
     column: str | None = None

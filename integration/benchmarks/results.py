@@ -75,7 +75,7 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """Replace the old results of all cases in `new`. Return all results, ordered by case.
+    """Replace the old results of each case that has new results. Return all results in case order.
 
     `order` contains the names of all existing cases. Results of other cases are dropped.
     """

@@ -1,7 +1,7 @@
 """The runner of a case, which measures its sides in turn and calculates the results.
 
 Each side runs once per round. If `Case.warms_up` is true, each side also runs once before the first
-round. Invariant: if a side fails, only its own comparisons fail; if our side fails, all comparisons
+round. Invariant: if a peer fails, only its own comparisons fail. If our side fails, all comparisons
 of the case fail. A comparison requires the same number of rounds from both sides.
 """
 

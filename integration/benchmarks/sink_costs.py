@@ -80,11 +80,12 @@ T = TypeVar("T")
 class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
-    `task_requests` and `empty_task_requests` are the requests from all tasks of a micro-batch, with
-    and without rows. `restart_requests` and `restart_ms` are the costs of planning after a driver
-    has stopped before writing its decision. This planning aborts the open transactions of all
-    tasks. `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the
-    size of the sink's records that log compaction retains in the commit topic after a micro-batch.
+    `task_requests` counts the requests from all tasks of a micro-batch with rows, and
+    `empty_task_requests` those of a micro-batch without rows. `restart_requests` and `restart_ms`
+    are the costs of planning after a driver has stopped before it wrote its decision. In this
+    situation, planning aborts the open transactions of all tasks. `decision_bytes` is the size of
+    the keys and values of the decision. `kept_bytes` is the size of the sink's records that log
+    compaction retains in the commit topic after a micro-batch.
     """
 
     tasks: int

@@ -1,4 +1,4 @@
-"""Python data sources that do no work. They show the upper bound for all Python data sources.
+"""Python data sources that do no work. They show the upper speed limit of Python data sources.
 
 Contains a source that generates rows, a sink that drops rows, and a streaming source and sink.
 Invariant: they do only what Spark requires, with the same columns and the same number of tasks as

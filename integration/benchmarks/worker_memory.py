@@ -1,9 +1,9 @@
 """The memory of a Python worker that reads a long partition.
 
 Samples the resident memory of the workers during a read. Reports how much the memory grew and
-whether it was still growing at the end. Invariant: the worker is new and has already read a few
-records. Therefore imports do not count as growth, and memory left over from an earlier read does
-not hide growth.
+whether it was still growing at the end. Invariant: when sampling starts, the worker is new but has
+already read a few records. Therefore, imports do not count as growth, and memory from an earlier
+read does not hide growth.
 """
 
 from __future__ import annotations

@@ -95,12 +95,12 @@ class Driver:
         process.resume()
 
     def replace(self, *, start_timeout_s: float, end_timeout_s: float) -> None:
-        """Stop all processes of the driver, start its successor, and resume the stopped driver.
+        """Stop the driver (SIGSTOP), start its successor, and then resume the stopped driver.
 
-        The stopped driver is resumed when its successor has completed a micro-batch. This method
-        returns when the resumed driver has exited. Raises `DriverTimeoutError` if the successor
-        completes no micro-batch or the resumed driver does not exit. Raises `AssertionError` if the
-        resumed driver succeeds.
+        All processes of the driver are stopped. They are resumed when the successor has completed a
+        micro-batch. This method returns when the resumed driver has exited. Raises
+        `DriverTimeoutError` if the successor completes no micro-batch or the resumed driver does
+        not exit. Raises `AssertionError` if the resumed driver succeeds.
         """
         with self._changed:
             self._is_running = False

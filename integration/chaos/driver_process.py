@@ -82,7 +82,7 @@ class DriverProcess:
     def kill(self) -> None:
         """Kill the driver and its descendants.
 
-        All of these processes are stopped first, so none of them can start another process.
+        All of these processes first receive SIGSTOP, so none of them can start another process.
         """
         with self._lock:
             for pid in self._stop():

@@ -1,4 +1,4 @@
-"""Counts what a run has exercised: speculative attempts, stage retries, and errors of the sink.
+"""Counts the events of a run: speculative attempts, stage retries, and errors from the sink.
 
 The numbers are lower bounds, because the event log of a killed driver lacks the last events.
 """

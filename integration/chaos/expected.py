@@ -21,9 +21,10 @@ _LISTED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The numbers of missing values and of values that were written too often or are wrong.
+    """The difference between the values of a target and the expected values.
 
-    `examples` contains some of these values.
+    `lost` is the number of missing values. `duplicates` is the number of values that were written
+    too often or are wrong. `examples` contains some values of both kinds.
     """
 
     lost: int
@@ -32,7 +33,7 @@ class Difference:
 
 
 def copied_values(ends: Offsets) -> Counter[bytes]:
-    """Return the values of a copy: the position of each record of the source, once."""
+    """Return the values that a copy must contain: the position of each source record, once."""
     return Counter(
         f"{partition}:{offset}".encode()
         for partition, end in enumerate(ends)
@@ -41,11 +42,11 @@ def copied_values(ends: Offsets) -> Counter[bytes]:
 
 
 def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
-    """Return the values of the aggregation, `key=count`, with the output mode `complete`.
+    """Return the values `key=count` that the aggregation writes in output mode `complete`.
 
-    `batches` are the end offsets of the micro-batches. Each micro-batch writes one row for each key
-    of the source up to these offsets. If the source has records after the last micro-batch, they
-    count as another micro-batch, whose rows are missing.
+    `batches` contains the end offsets of each micro-batch. Each micro-batch writes one row for each
+    key that the source contains up to these offsets. If the source (up to `ends`) contains later
+    records, they count as one more micro-batch, whose rows are missing.
     """
     known = list(batches)
     values: Counter[bytes] = Counter()

@@ -73,7 +73,7 @@ class Chaos:
     def run(self, schedule: Schedule) -> None:
         """Inject faults into the cluster and the query in parallel; repair all faults at the end.
 
-        Each fault waits until the query is running.
+        Each fault is injected only when the query is running.
         """
         try:
             with ThreadPoolExecutor(2) as executor:

@@ -111,6 +111,7 @@ def kind_of(seed: int, *, is_control: bool = False) -> Kind:
 def transaction_version_of(seed: int) -> int:
     """Return the `transaction.version` of a seed's cluster.
 
-    The number of kinds is odd, so each kind runs with both versions.
+    Consecutive seeds alternate between the versions. Because the number of kinds is odd, each kind
+    runs with both versions.
     """
     return 1 + seed % 2

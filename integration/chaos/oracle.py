@@ -105,7 +105,7 @@ def check(
 def read_batches(checkpoint: str, source: str, *, partitions: int) -> list[Offsets]:
     """Return the end offsets of the micro-batches in a checkpoint.
 
-    A file `offsets/N` has the offsets of the only source in its last line.
+    The last line of each file `offsets/N` contains the offsets of the only source.
     """
     files = [path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdecimal()]
     found: list[Offsets] = []

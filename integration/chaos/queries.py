@@ -1,8 +1,8 @@
 """The streaming queries of the kinds. All of them read the topic `source` of a job.
 
 Invariant: a written value contains the position of its source record (`partition:offset`), or, for
-the aggregation, a key and its count (`key=count`). The oracle can therefore calculate the values
-that it expects from the source.
+the aggregation, a key and its count (`key=count`). Therefore, the oracle can calculate the expected
+values from the source records.
 
 Spark sends the nested functions of this module to executors, which cannot import the module.
 """

@@ -103,7 +103,8 @@ class Outcome:
     """The outcome of a seed. If `delivery` is None, `failure` contains the reason.
 
     `replaced_drivers` is the number of stopped drivers that ended after they were resumed. `events`
-    counts what else the run has exercised, and `errors` counts the query failures by error class.
+    counts events in Spark's event logs, such as stage retries. `errors` counts the query failures
+    by error class.
     """
 
     setup: Setup

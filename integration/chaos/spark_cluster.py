@@ -2,8 +2,9 @@
 
 Each worker has its own loopback address, which Spark treats as a host. With `local-cluster`, all
 executors would be on the same host. Spark would then never run a speculative attempt, because it
-avoids the host of the original attempt. The executors are child processes of the driver's JVM.
-Invariant: the cluster listens only on loopback addresses, and it stops when the driver exits.
+does not place such an attempt on the host of the original attempt. The executors are child
+processes of the driver's JVM. Invariant: the cluster listens only on loopback addresses, and it
+stops when the driver exits.
 """
 
 from __future__ import annotations

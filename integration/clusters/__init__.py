@@ -53,13 +53,16 @@ def open_cluster(
     `configs` are broker configs, and `racks` maps broker ids to racks. `features` are finalized
     feature versions that differ from the backend's defaults, such as `{"transaction.version": 1}`.
     `links` chooses the advertised addresses of nodes, for example addresses of proxies. With
-    `is_measured`, for benchmarks, Kafka's JVMs run with the default options and the default heap of
-    Kafka's scripts. Otherwise, they are optimized for a fast start. `security` adds secured
+    `is_measured` (for benchmarks), Kafka's JVMs run with the default options and the default heap
+    of Kafka's scripts. Without it, the JVMs are optimized for a fast start. `security` adds secured
     listeners.
 
-    Raises `ClusterUnavailableError` if this machine does not meet a requirement of the backend,
-    `ClusterStartError` if the cluster does not start, `UnsupportedByBackendError` if the backend
-    does not support `links` or `security`, and `ValueError` for an unknown backend.
+    Raises:
+
+    - `ClusterUnavailableError` if this machine does not meet a requirement of the backend
+    - `ClusterStartError` if the cluster does not start
+    - `UnsupportedByBackendError` if the backend does not support `links` or `security`
+    - `ValueError` for an unknown backend
     """
     options: dict[str, Any] = {
         "brokers": brokers,

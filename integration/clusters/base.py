@@ -33,7 +33,7 @@ class UnsupportedByBackendError(NotImplementedError):
 class Links(Protocol):
     """Interface for choosing the advertised addresses of nodes, for example those of proxies.
 
-    The cluster calls its methods before a node starts, with the address on which the node will
+    Before a node starts, the cluster calls the methods with the address on which the node will
     listen.
     """
 
@@ -76,7 +76,8 @@ def secured_listeners(security: Security | None, directory: Path) -> SecuredList
 class Cluster(Protocol):
     """A cluster of Kafka brokers and a controller.
 
-    The methods raise `ValueError` for an unknown broker id and for a node in the wrong state.
+    The methods raise `ValueError` for an unknown broker id, or if the node's state does not allow
+    the operation.
     """
 
     @property
@@ -134,7 +135,8 @@ class Cluster(Protocol):
         """Restart a broker with the same port and directory.
 
         Returns when the broker serves requests and is in the metadata of all other running brokers.
-        This requires the controller and, after a kill, may take as long as the session timeout.
+        The controller must be running. After a kill, the restart may take as long as the session
+        timeout.
         """
 
     def pause_broker(self, broker_id: int) -> None:

@@ -217,7 +217,7 @@ class TestcontainersCluster(NodeCluster):
     def _finalize(self, versions: Mapping[str, int]) -> None:
         """Update the features through a broker.
 
-        The image formats its directories with default features.
+        This is necessary because the image formats its directories with default features.
         """
         try:
             features_of.finalize([self.address(i) for i in self.broker_ids], versions)

@@ -42,7 +42,7 @@ class Plan:
 class Node(Protocol):
     """A controller or a broker that can be restarted.
 
-    The methods raise `ValueError` if the node is in the wrong state.
+    The methods raise `ValueError` if the node's state does not allow the operation.
     """
 
     @property

@@ -111,7 +111,7 @@ def create_topic(
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
     """Increase the number of partitions of a topic to `partitions` and wait for their leaders.
 
-    Raises `TopicCreationError` as `create_topic` does.
+    Raises `TopicCreationError` under the same conditions as `create_topic`.
     """
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
@@ -168,7 +168,7 @@ def _leaders(connection: RawConnection, name: str) -> list[int]:
 
 
 def _serves_partitions(address: str, name: str, leaders: list[int], partitions: list[int]) -> bool:
-    """Return whether a broker has these leaders in its metadata and serves its own partitions."""
+    """Return whether a broker has these leaders in its metadata and serves `partitions`."""
     queries = [{"partition_index": p, "timestamp": -1} for p in partitions]
     try:
         with RawConnection(address) as broker:

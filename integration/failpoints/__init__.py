@@ -2,7 +2,7 @@
 
     hook           records the failpoints of a process and injects faults at failpoints
     server         a process that has imported all modules and forks child processes
-    processes      starts these processes and waits for their outcomes
+    processes      starts the processes and waits for their outcomes
     messages       the messages between the harness and the processes
     sink_calls     the functions that the processes run: plan, write, commit, abort
     driver         simulates Spark's driver: batches, tasks, retries and restarts

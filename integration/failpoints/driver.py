@@ -139,8 +139,9 @@ class Workload:
     `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows.
     `failing` contains tasks (driver run, batch, partition) that fail after they have written some
     of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional
-    options of a batch, by driver run and batch. With `repeats_slots`, the first attempts of a
-    partition have the same slot in all batches, as if other jobs ran tasks between the batches.
+    options of a batch, by driver run and batch. With `repeats_slots`, the first attempt for a
+    partition has the same slot in every batch. In Spark, this can happen if other jobs run tasks
+    between the batches.
     """
 
     sink: Sink
@@ -153,7 +154,10 @@ class Workload:
     options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
-        """Return the rows of a task. The last task of the last batch has no rows either."""
+        """Return the rows of a task.
+
+        A task in `empty_tasks` has no rows. The last task of the last batch has none either.
+        """
         is_last = batch == self.batches - 1 and partition == self.tasks - 1
         if is_last or partition in self.empty_tasks:
             return []
@@ -197,7 +201,7 @@ class DriverRun:
 
     `reached` contains the failpoints that its processes reached. `lost_transactional_ids` contains
     the ids of transactions that were decided and then reported as lost. With
-    `abandons_stalled_tasks`, a stalled task counts as lost, and Spark starts the next attempt.
+    `abandons_stalled_tasks`, the driver treats a stalled task as lost and starts its next attempt.
     """
 
     server: ForkServer

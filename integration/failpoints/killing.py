@@ -19,9 +19,9 @@ _DIRECTORY: Final = "PYSPARK_KAFKA_TESTS_KILLED"
 
 
 def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, str]:
-    """Return the environment variables for a Spark application.
+    """Return the environment variables that enable `kill_once` in a Spark application.
 
-    The hook creates a file in `directory` for each configured failpoint that is reached.
+    `kill_once` creates a file in `directory` for each configured failpoint that is reached.
     """
     return {
         steps.VARIABLE: f"{__name__}:{kill_once.__name__}",

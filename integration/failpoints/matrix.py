@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallCase:
-    """A case in which a process stalls at a failpoint and wakes after its successor has continued.
+    """A case in which a process stalls at a failpoint and wakes after its successor has taken over.
 
     For `wake` and `lost_task`, see `Trial.run_with_zombie`.
     """
@@ -145,11 +145,11 @@ def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[
 def cases(recordings: Iterable[Recording]) -> list[Case]:
     """Derive the cases with kills, which cover every failpoint and every gap between two requests.
 
-    A process changes nothing outside itself between two requests. Therefore only one failpoint in
-    each gap is used with all failure modes. Every other failpoint is used once, in one scenario. A
-    read-only request changes nothing either, so the kills are not repeated in the gap after the
-    request. The process still raises an error in this gap, because the handling of errors depends
-    on the step.
+    Within a gap, a process changes no external state. Therefore, only one failpoint per gap is
+    tested with all failure modes. Each other failpoint is tested once, in one scenario. A read-only
+    request does not change external state either. Therefore, in the gap after such a request, the
+    process is not killed again. It only raises an error, because error handling depends on the
+    step.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -186,7 +186,7 @@ def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
     There is one case for each combination of a gap between requests, a wake-up time and a kind of
     successor.
 
-    The targets in batch 0 are not used, because the first batch has no earlier decision.
+    Targets in batch 0 are omitted, because no decision precedes the first batch.
     """
     return [
         StallCase(

@@ -47,7 +47,8 @@ def check_rows(seen: Iterable[tuple[bytes, int]], written: Iterable[tuple[bytes,
 def check(lane: Lane, sink_id: str, workload: Workload, starts: Sequence[int]) -> None:
     """Check the rows and the transactions.
 
-    Raises `DeliveryError`, or `NotSettledError` for an open transaction.
+    Raises `DeliveryError` if they violate exactly-once delivery, and `NotSettledError` if a
+    transaction stays open.
     """
     lane.await_closed(sink_id)
     check_rows(lane.read(starts), workload.all_rows())

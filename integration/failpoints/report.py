@@ -95,7 +95,7 @@ def render(backend: str, results: Sequence[Result]) -> str:
 
 
 def _rows(failpoints: Iterable[str]) -> list[tuple[str, str]]:
-    """Return a pair of step and request for each row. The row of a step itself has no request."""
+    """Return the step and the request of each row. The request is empty in the row of a step."""
     titles = [step.title for step in Step]
     found = {_step_and_request(failpoint, titles) for failpoint in failpoints}
     return sorted(found, key=lambda row: (titles.index(row[0]), row[1]))

@@ -1,11 +1,11 @@
 """The table of scenarios in which failpoints are reached.
 
-A scenario declares the rows to write, the faults that each of its cases injects first, and the
-processes that are then killed at each of their failpoints. Invariant: this table does not list
-failpoints; recorded runs determine them.
+A scenario declares the rows to write, its preconditions and its targets. Preconditions are faults
+that every case of the scenario injects first. Targets are the processes to kill at each of their
+failpoints. Invariant: this table does not list failpoints; recorded runs determine them.
 
-Faults are injected into batch 1 of batches 0 to 2. One decision precedes the fault, and one batch
-follows it.
+A run writes batches 0 to 2, and the faults are injected into batch 1. Therefore, one decision
+precedes the fault, and one batch follows it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ class Loss(Enum):
 
 
 class Wake(Enum):
-    """When a stalled process wakes: at the end, or while a later commit is stalled."""
+    """When a stalled process wakes.
+
+    It wakes after its successor has completed the batch, or while the commit of a later batch is
+    stalled.
+    """
 
     AFTERWARDS = "afterwards"
     BEFORE_VERIFICATION = "commit.verify.before"
@@ -73,7 +77,8 @@ class Target:
 class Precondition:
     """A fault that each case of a scenario injects into batch 1 of the first driver run.
 
-    With `meanwhile`, the process is stalled, transactions are lost, and then the process continues.
+    With `meanwhile`, the process is stalled instead of killed. Brokers abort prepared transactions
+    before the process continues.
     """
 
     kind: ProcessKind
@@ -92,11 +97,12 @@ class Scenario:
 
     `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows. `fails`
     contains the tasks of batch 1 in the first driver run that fail after they have written some of
-    their rows. `loss_between_runs` happens before the second driver run. With `short_transactions`,
-    the transactions of batch 1 in the first driver run time out after a few seconds; these
-    scenarios are slow. With `is_refused`, the commit detects the loss before its decision, so no
-    decided rows are lost. `failures` is the number of driver runs that may fail without an injected
-    kill. With `wraps`, stalled processes wake when the ids of their batch are in use again.
+    their rows. If `loss_between_runs` is set, brokers abort prepared transactions before the second
+    driver run. With `short_transactions`, the transactions of batch 1 in the first driver run time
+    out after a few seconds; these scenarios are slow. With `is_refused`, the commit detects the
+    aborted transactions before its decision, so no decided rows are lost. `failures` is the number
+    of driver runs that may fail without an injected kill. With `wraps`, stalled processes wake when
+    the ids of their batch are in use again.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Calls the sink as Spark's Python processes do.
 
-Creates a writer and pickles it, writes a partition, commits or aborts. Invariant: as in Spark,
-calls exchange only pickled bytes.
+Each call does one of the following: it creates and pickles a writer, writes a partition, commits,
+or aborts. Invariant: as in Spark, calls exchange only pickled bytes.
 
 The calls follow `write_into_data_source`, `commit_data_source_write` and
 `python_streaming_sink_runner` of `pyspark.sql.worker`. In a streaming query, the process that

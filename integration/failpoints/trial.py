@@ -1,7 +1,10 @@
 """A trial, which runs a scenario to its end with successive driver runs and calls the oracle.
 
-Invariant: a trial passes only if every fault was injected, no driver run failed without a fault,
-a consumer reads each row once, and the model allows the steps and requests of every process.
+Invariant: a trial passes only under these conditions:
+
+- Every fault was injected, and no driver run failed without a fault.
+- A consumer reads each row once.
+- The model allows the steps and requests of every process.
 """
 
 from __future__ import annotations
@@ -173,10 +176,10 @@ class Trial:
     def _batches_before_reuse(self, *, lost_task: bool) -> int:
         """Return the number of batches from the zombie's batch to the batch in which it wakes.
 
-        With `wraps`, both batches have the same generation. The epoch is raised once or twice per
-        batch, depending on the transaction version. If the successor is another driver run, the
-        epoch has been raised twice more: by the driver run or abort that stalls, and by the
-        successor.
+        With `wraps`, both batches must have the same generation, which repeats after `GENERATIONS`
+        epochs. Each batch raises the epoch by one or two, depending on the transaction version. If
+        the successor is another driver run, two more increases occur: one by the driver run or
+        abort that stalls, and one by the successor.
         """
         if not self.scenario.wraps:
             return 1
@@ -238,7 +241,7 @@ class Trial:
     def _has_fenced_since(self, ended: Set[ProcessKey]) -> bool:
         """Return whether the zombie's driver run has fenced the sink id after the zombie woke.
 
-        `ended` contains the processes that ended earlier.
+        `ended` contains the processes that ended before the zombie woke.
         """
         (injection,) = self.injections
         for process_key in self.reached.keys() - ended:
@@ -251,7 +254,7 @@ class Trial:
         return False
 
     def _takes_over(self) -> bool:
-        """Return whether the zombie initializes ids of tasks without another check of the owner.
+        """Return whether the zombie sends InitProducerId for task ids without rechecking the owner.
 
         A sweep does this only with transaction version 1.
         """

@@ -1,11 +1,11 @@
 """A TCP proxy between clients and a broker, or between nodes, that injects faults.
 
 The following faults work with all backends: latency, limited throughput, links that are cut in one
-or both directions, closed and refused connections, and faults that affect individual requests,
-which are selected by API and client id. Invariant: bytes are forwarded in order and unchanged.
-Memory is bounded by `CHUNK_BYTES` per direction of a connection. `close` leaves no thread, task or
-socket. The proxy depends only on these parts of the protocol: frame lengths, request headers and
-the correlation ids of responses. It also forwards TLS records, but it cannot recognize requests in
+or both directions, closed or refused connections, and faults in individual requests. Rules select
+these requests by API and client id. Invariant: bytes are forwarded in order and unchanged. Memory
+is bounded by `CHUNK_BYTES` per direction of a connection. `close` leaves no thread, task or socket.
+The proxy depends only on these parts of the protocol: frame lengths, request headers and the
+correlation ids of responses. It also forwards TLS records, but it cannot recognize requests in
 them.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.

@@ -1,8 +1,8 @@
 """Rules for requests that pass through a proxy.
 
 A rule matches requests by their headers and applies an action to all or a limited number of them.
-Invariant: a rule applies at most `times` times, in the order of requests, and the first matching
-rule applies.
+Invariant: only the first matching rule applies to a request. A rule applies at most `times` times,
+in the order of the requests.
 """
 
 from __future__ import annotations

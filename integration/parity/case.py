@@ -1,8 +1,8 @@
 """The vocabulary of the table of cases: queries, steps, and relations between the outcomes.
 
-A case is a query whose options are passed to both connectors. The case states whether the
-connectors behave the same, both refuse the query, or differ. Invariant: every deviation has a
-reason, and states exactly what each connector does.
+A case contains a query, whose options are passed to both connectors, and the expected relation of
+their outcomes: both accept the query and behave the same, both reject it, or they differ.
+Invariant: the case for a deviation states the reason and exactly what each connector does.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Relation(Enum):
 class Expected:
     """The expected relation between the two outcomes.
 
-    `error` is the class of our error if we refuse the query. `aspects` maps each aspect that
-    differs to its expected values, first Spark's, then ours. If Spark's connector refuses the
-    query, each value is ours. If a number is expected for a list, the number is the length of the
-    list. `reason` explains a deviation in full sentences.
+    `error` is the class of our error if our connector rejects the query. `aspects` maps each aspect
+    that differs to a pair: Spark's value and ours. If only Spark's connector rejects the query,
+    `aspects` contains only our values. If the observed value is a list, an expected number is its
+    length. `reason` explains a deviation in full sentences.
     """
 
     relation: Relation
@@ -171,10 +171,12 @@ Step = (
 class Case:
     """A query, or several runs of one query, and the expected relation between the two outcomes.
 
-    Unless `is_complete`, the suite adds options that most queries need: a read subscribes to the
-    case's own topic or to `PLAIN`, a streaming read starts at earliest, and a write has `OWN` as
-    its topic. `select` is the SQL of the query. The table `records` contains what the connector
-    reads, or the rows to write.
+    `select` is the SQL of the query. Its table `records` contains the records that the connector
+    reads or, in a write, the rows to write.
+
+    Unless `is_complete` is true, the suite adds options that most queries need. A read subscribes
+    to the case's own topic or to `PLAIN`, a streaming read starts at earliest, and a write has
+    `OWN` as its topic.
     """
 
     about: str

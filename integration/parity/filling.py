@@ -1,6 +1,6 @@
 """Creates and changes the topics of the suite.
 
-Invariant: when a function returns, both connectors see the change.
+Invariant: when a function returns, both connectors see the changed topic.
 """
 
 from __future__ import annotations

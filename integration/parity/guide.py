@@ -1,7 +1,7 @@
-"""What Spark's Kafka integration guide documents, and to which queries it applies.
+"""The options, columns and settings in Spark's Kafka integration guide, by kind of query.
 
 Source: docs/streaming/structured-streaming-kafka-integration.md of Apache Spark. A test checks that
-the table of cases covers it.
+the table of cases covers the guide.
 """
 
 from __future__ import annotations

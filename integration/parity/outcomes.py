@@ -140,7 +140,8 @@ def refused(
 ) -> Refused:
     """Return the outcome of a query that failed, or that did not end.
 
-    The error is the class of our error, Spark's error condition, or the class of Spark's error.
+    If our connector raised the error, the outcome contains the class of this error. Otherwise, it
+    contains Spark's error condition or, if there is none, the class of Spark's error.
     """
     if isinstance(error, Py4JJavaError):
         found = error.java_exception

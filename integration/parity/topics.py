@@ -31,7 +31,8 @@ class Record:
 class Batch:
     """Records that are appended to one partition, in order.
 
-    With `transaction`, they are the records of a transaction that ends or stays open.
+    If `transaction` is set, the records are written in a transaction, which is then committed,
+    aborted or left open.
     """
 
     partition: int

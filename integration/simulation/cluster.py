@@ -1,9 +1,9 @@
 """The nodes of a simulated cluster: a controller and brokers, each with its own disk.
 
-The cluster runs nodes as the asyncio layer of broker_ref does, but in virtual time: it passes
-events to nodes, carries out effects, wakes nodes at their deadlines and stops nodes that fail. It
-also starts, kills, stops and pauses nodes and cuts their power. Invariant: all events of a node
-come from the event queue, so a run depends only on the seed.
+The cluster runs nodes as the asyncio layer of broker_ref does, but in virtual time. It passes
+events to nodes, carries out the effects that they return, wakes nodes at their deadlines and stops
+nodes that fail. It also starts, kills, stops and pauses nodes and cuts their power. Invariant: all
+events of a node come from the event queue, so a run depends only on the seed.
 """
 
 from __future__ import annotations

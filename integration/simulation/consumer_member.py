@@ -1,16 +1,18 @@
 """Clients that are members of a group with the consumer protocol (KIP-848).
 
 Members send heartbeats, take and release the partitions that the coordinator assigns, and commit
-offsets with their member epochs. They leave, crash, or rejoin as static members. Checked
-invariants: no two members own a partition at the same time, a commit from a previous owner is
-rejected, and a committed offset is never lost and never decreases. Modeled on Kafka's
-`ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`.
+offsets with their member epochs. They leave, crash, or rejoin as static members. Modeled on Kafka's
+`ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`. Checked invariants:
+
+- No two members own a partition at the same time.
+- A commit from a previous owner is rejected.
+- A committed offset is never lost and never decreases.
 
 The coordinator assigns a partition to another member only after the owner has released the
 partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
 own a partition only if the last successful heartbeat of the first owner is older than this timeout.
-(A heartbeat to a broker that has been replaced as coordinator does not count. Kafka has this gap
-too, because a broker acts as leader until it receives metadata with another leader.)
+A heartbeat to a broker that has been replaced as coordinator does not count as successful. In Kafka
+too, such a broker accepts heartbeats until it receives metadata with another leader.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
 This module implements each kind of fault. It excludes one situation that Kafka cannot survive
-either: a disk loses committed records, and no other replica that has them may become leader.
-Therefore, unless every append is flushed, the conditions for a power loss depend on
-`min.insync.replicas`:
+either: a disk loses committed records, and no other replica that has these records is eligible as
+leader. Therefore, unless every append is flushed, a broker loses power only under conditions that
+depend on `min.insync.replicas`:
 
-- If it is 1, all other brokers must be running and in sync. Until the broker has restarted and all
-  replicas are in sync, no other fault is injected.
-- If it is 2, the other brokers may have been shut down cleanly or isolated, because eligible leader
-  replicas (KIP-966) have the records. But no other broker may have been killed since all replicas
-  were last in sync. Until the broker has restarted and all replicas are in sync, no other broker is
-  killed or shut down.
+- If `min.insync.replicas` is 1, all other brokers must be running and in sync. No other fault is
+  injected until the broker has restarted and all replicas are in sync.
+- If `min.insync.replicas` is 2, the other brokers may have been shut down cleanly or isolated,
+  because eligible leader replicas (KIP-966) have the records. But no other broker may have been
+  killed since all replicas were last in sync. No other broker is killed or shut down until the
+  broker has restarted and all replicas are in sync.
 
 Invariant: after `repair`, no fault is active.
 """
@@ -167,8 +167,9 @@ class Faults:
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
         """Return a partition with a leader, or None.
 
-        Partitions of the internal topics are included, so the leader may be a coordinator. If the
-        host is `COORDINATOR`, the partition is one of a transaction coordinator.
+        The partition may belong to an internal topic, so the leader may be a coordinator. If the
+        host of the fault is `COORDINATOR`, the partition belongs to the topic of transaction
+        states.
         """
         controller = self._cluster.controller
         led = [
@@ -305,8 +306,8 @@ class Faults:
     def _slow_down(self, fault: Fault) -> None:
         """Delay all frames, or some of them, in one or both directions of a link.
 
-        A slow frame can arrive long after its sender has given up and sent the request again. If
-        the cluster does not fence such requests, only the responses to clients are delayed.
+        A slow request can arrive long after its sender has given up and sent it again. If the
+        cluster does not fence such late requests, only responses are delayed on links to clients.
         """
         until_ms = self._until_ms(fault.lasts_ms)
         if fault.other == CLIENTS and fault.number % 4 == 0:
@@ -439,10 +440,10 @@ class Faults:
         self._later(fault, restart)
 
     def _fail_flushes(self, fault: Fault) -> None:
-        """Inject flush failures, and then restart the machine without its unflushed data.
+        """Inject flush failures, and then restart the machine or only its process.
 
-        Unless every append is flushed, restart only the process, because committed records could be
-        lost otherwise.
+        If every append is flushed, the machine is restarted without its unflushed data. Otherwise,
+        only the process is restarted, because a power loss could lose committed records.
         """
         disk = self._cluster.disks[fault.host]
         self._not_eligible.add(fault.host)

@@ -2,10 +2,11 @@
 
 Members join, receive partitions, commit offsets, send heartbeats, and leave or crash. A static
 member (KIP-345) keeps its partitions if another process with the same instance id replaces it. The
-replaced process may continue to run. Checked invariants: in each generation, a partition is
-assigned to one member, a commit succeeds only in the latest generation and from the latest process
-of a static member, and a committed offset is never lost and never decreases. Modeled on Kafka's
-`ConsumerCoordinator`.
+replaced process may continue to run. Modeled on Kafka's `ConsumerCoordinator`. Checked invariants:
+
+- In each generation, a partition is assigned to one member.
+- A commit succeeds only in the latest generation and from the latest process of a static member.
+- A committed offset is never lost and never decreases.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class GroupHistory:
         If two processes join in a generation, the process that joined last owns the partition. The
         other process may receive its assignment later.
 
-        Raises `InvariantViolationError` if another member owns it.
+        Raises `InvariantViolationError` if another member owns the partition.
         """
         owner = self._owners.setdefault((generation, partition), member)
         if owner != member:

@@ -17,7 +17,8 @@
 
 The module derives the committed state of each partition from all replicas: all records below any
 replica's high watermark are committed. Retention is off, and only internal topics are compacted, so
-no other record may be missing. Invariant: the checks do not change the cluster.
+a record may be missing only if compaction has removed it. Invariant: the checks do not change the
+cluster.
 """
 
 from __future__ import annotations
@@ -302,7 +303,10 @@ def batches_between(
 
 @dataclass(slots=True)
 class _ObservedPartition:
-    """The last observed state of a replica. Below `verified`, it equals the committed records."""
+    """The last observed state of a replica.
+
+    Below the offset `verified`, the replica contains exactly the committed records.
+    """
 
     partition: Partition
     verified: int = 0
@@ -366,8 +370,8 @@ class InvariantChecker:
     def check(self, host: str, node: Node) -> None:
         """Check the replicas of a node after a step.
 
-        A node that has failed during the step is checked too, because its responses are sent.
-        Raises `InvariantViolationError` if an invariant does not hold.
+        A node that failed during the step is also checked, because its responses from this step are
+        sent. Raises `InvariantViolationError` if an invariant does not hold.
         """
         self.step += 1
         if not isinstance(node, BrokerNode):

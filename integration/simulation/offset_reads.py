@@ -1,12 +1,13 @@
 """Read a group's offset, and check that the coordinator may return it.
 
 With `require_stable`, a coordinator returns an offset only after all records in its log are
-replicated (Kafka's `GroupCoordinatorService.fetchOffsets`, a write operation without records). The
-offset includes every commit that was acknowledged before the request was sent. There is one
-exception, which Kafka has too: a replaced coordinator that does not know its successor returns the
-offset in its own log. This offset must include every commit that was acknowledged before the
-successor was elected. Kafka does not prevent this, because OffsetFetch in the classic protocol
-contains neither a leader epoch nor a generation.
+replicated (Kafka's `GroupCoordinatorService.fetchOffsets`, a write operation without records).
+Therefore, the offset includes every commit that was acknowledged before the request was sent.
+
+There is one exception, as in Kafka. A coordinator that has been replaced but does not know its
+successor returns the offset in its own log. This offset must include every commit that was
+acknowledged before the successor was elected. Kafka does not reject such a request, because
+OffsetFetch in the classic protocol contains neither a leader epoch nor a generation.
 """
 
 from __future__ import annotations

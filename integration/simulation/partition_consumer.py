@@ -1,9 +1,11 @@
 """Clients that consume records.
 
 A client reads a partition from the start of its log by offset and leader epoch, and regularly
-requests the end offset with ListOffsets. Checked invariants: the client reads committed records,
-each offset once and in order. An offset that the client has reached is never out of range. The end
-offset never decreases (KIP-207).
+requests the end offset with ListOffsets. Checked invariants:
+
+- The client reads committed records, each offset once and in order.
+- An offset that the client has reached is never out of range.
+- The end offset never decreases (KIP-207).
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def _with_topology(settings: Settings, seed: int) -> Settings:
 
 
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
-    """Return at most one fault, which the records survive only on eligible leader replicas."""
+    """Return at most one fault after which only eligible leader replicas have all records."""
     random = Random(f"last replica {seed}")
     if settings.min_insync_replicas < 2 or random.random() < 0.75 or settings.brokers > 3:
         return []

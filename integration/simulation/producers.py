@@ -5,10 +5,10 @@ partition, as Kafka's producer does. The acks=1 producer has no producer id. Its
 lost, in which case the replicas' logs diverge.
 
 Invariant for the idempotent producer: it sends and retries the batches of a partition in order. It
-never sends a batch five or more positions after an unacknowledged batch, because the broker keeps
-the sequences of only five batches. It sends the first batch of a producer id alone, because a
-partition accepts any sequence from an unknown producer id. Modeled on Kafka's `Sender`,
-`RecordAccumulator` and `TransactionManager`.
+sends only the oldest unacknowledged batch and the next four, because the broker stores the
+sequences of only five batches. It sends the first batch of a producer id alone, because a partition
+accepts any sequence from an unknown producer id. Modeled on Kafka's `Sender`, `RecordAccumulator`
+and `TransactionManager`.
 """
 
 from __future__ import annotations

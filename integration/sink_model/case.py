@@ -28,18 +28,22 @@ BY_ROLL_FORWARD = "roll-forward"
 class Case:
     """A configuration to check.
 
-    `queries` contains the query of each driver, in the order in which the drivers start. All
-    queries share one sink id. `batches` is the number of batches per query, and `version` is
-    `transaction.version`. With `ids_wrap`, all plans of all runs have the same generation, unless
-    an unfinished decision contains ids of this generation. Without `ids_wrap`, each plan has its
-    own generation. With `reuses_unfinished_ids`, even ids of unfinished decisions are reused, and
-    the invariants must still hold. With `same_ids`, all attempts of a task have the same id. This
-    sharing can happen after Spark has repeated a stage. With `halves`, a task writes its rows in
-    two requests. With `slow_decisions`, other actions can happen between an EndTxn for the sink id
-    and its marker. With `slow_markers`, other actions can happen between an EndTxn for a task id
-    and its markers. With `late_inits`, a copy of an InitProducerId request can be delayed. `empty`
-    contains one number per partition, in which each set bit represents a batch without rows.
-    `mutation` names a deliberate error in the protocol.
+    - `queries`: the query of each driver, in the order in which the drivers start. All queries
+      share one sink id.
+    - `batches`: the number of batches per query.
+    - `version`: the `transaction.version`.
+    - `ids_wrap`: all plans of all runs have the same generation, unless an unfinished decision
+      contains ids of this generation. If false, each plan has its own generation.
+    - `reuses_unfinished_ids`: even ids of unfinished decisions are reused. The invariants must
+      still hold.
+    - `same_ids`: all attempts of a task have the same id. This can happen after Spark has
+      repeated a stage.
+    - `halves`: a task writes its rows in two requests.
+    - `slow_decisions`: other actions can happen between an EndTxn for the sink id and its marker.
+    - `slow_markers`: other actions can happen between an EndTxn for a task id and its markers.
+    - `late_inits`: a copy of an InitProducerId request can be delayed.
+    - `empty`: one number per partition, in which each set bit represents a batch without rows.
+    - `mutation`: the name of a deliberate error in the protocol.
     """
 
     name: str
@@ -96,9 +100,9 @@ class Case:
         return first | self.row(query, batch, 1) if self.halves else first
 
     def may_abort_decided(self, who: str) -> bool:
-        """Return whether a decided transaction may be aborted for this reason.
+        """Return whether `who` (the cause of an abort) may abort a decided transaction.
 
-        If it is aborted, the protocol detects that rows are lost. With transaction version 1, a
+        If this happens, the protocol detects that rows are lost. With transaction version 1, a
         stalled sweep may fence an attempt of a much later batch if the attempt has the same id.
         """
         if who == BY_LATE_TASK:

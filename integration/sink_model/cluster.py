@@ -1,8 +1,8 @@
 """The effects of requests on the cluster: transactional ids, rows, markers and the commit topic.
 
 Each function models one request that reaches its broker, or one action of the coordinator.
-Invariant: rows are committed when the coordinator writes PREPARE_COMMIT, and only in this module.
-The invariants about rows are checked here.
+Invariant: only this module commits rows, when the coordinator writes PREPARE_COMMIT. The invariants
+about rows are checked here.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def init_sink_id(case: Case, state: State, expected: int | None = None) -> tuple
 
 
 def can_decide(state: State, owner: int) -> bool:
-    """Return whether this owner of the sink id can still decide a batch (`task.look`)."""
+    """Return whether this owner of the sink id can still commit a batch (`task.look`)."""
     is_decided = state.sink_id.status in (PREPARE_COMMIT, COMPLETE_COMMIT)
     return state.sink_id.epoch == owner and not is_decided
 

@@ -111,7 +111,10 @@ def decide(action: DriverAction) -> Transitions:
 
 
 def end(action: DriverAction) -> Transitions:
-    """Send EndTxn(commit) for the sink id (`commit.decide`). Its success decides the batch."""
+    """Send EndTxn(commit) for the sink id (`commit.decide`).
+
+    If the request succeeds, it commits the batch.
+    """
     case, owner = action.case, action.driver.owner
     state, response = end_decision(case, action.state, owner, is_commit=True)
     if response == GRANTED or case.mutation == AMBIGUOUS_DECISION_IS_SUCCESS:
@@ -188,7 +191,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """Continue with the mark when all outcomes are known.
+    """Continue with the finished mark when all outcomes are known.
 
     If entries are lost, commit() raises an error.
     """

@@ -1,7 +1,7 @@
 """The values of a driver's program counter (PlusCal calls them labels), and their titles.
 
-Labels are numbers to keep the states compact. Invariant: each title is that of a `Step`, except the
-titles of two actions of Spark. Some steps have several labels.
+Labels are numbers to keep the states compact. Invariant: each title is the title of a `Step`,
+except the titles of two actions of Spark. Some steps have several labels.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """Continue with marks when all outcomes are known, and with the sweep after all marks."""
+    """Continue with the finished marks when all outcomes are known, and then with the sweep."""
     driver = state.drivers[action.number]
     works = action.works(state)
     if driver.pc != labels.PLAN_ROLL_FORWARD or any(work.to_do for work in works):

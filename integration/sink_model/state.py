@@ -132,7 +132,7 @@ class Work(NamedTuple):
 
     `role` is the role of the task. `to_do` contains entries to roll forward, `lost` contains
     aborted entries, and `listed` contains ids that a sweep will fence. `message` is the entry that
-    the task returned, with number 0. `spare` contains ids that a sweep will not fence. Only a
+    the task returned; its `number` is 0. `spare` contains ids that a sweep will not fence. Only a
     mutation uses `spare`.
     """
 

@@ -1,7 +1,7 @@
 """The driver's actions in a sweep: list ids, check the owner, fence the listed ids.
 
 Models steps 3 and 11, and the end of abort(). Invariant: an id is fenced only if it was listed
-before the owner of the sink id was checked and, with transaction version 2, only if it still has
+before the owner of the sink id was checked. With transaction version 2, the id must also still have
 the listed epoch.
 
 The model is simpler than the code in three respects. The list is complete, so one round is
@@ -130,7 +130,8 @@ def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
 def _is_owner(action: DriverAction) -> bool:
     """Return whether the driver still owns the sink id.
 
-    With transaction version 2, the driver's own EndTxn has bumped the sink id's epoch.
+    With transaction version 2, the driver's own EndTxn(commit) bumps the sink id's epoch. After
+    that, this epoch is one higher than the driver's epoch.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     if sink_id.epoch == owner:
@@ -250,8 +251,8 @@ def _continue(action: DriverAction, state: State) -> State:
 
 
 def _stops(action: DriverAction) -> State:
-    """Stop because there is a newer owner, which runs its own sweep.
+    """Stop the driver because there is a newer owner, which runs its own sweep.
 
-    Decisions stay valid, and abort() does nothing.
+    The driver's decisions stay valid, and its abort() does nothing.
     """
     return action.fail(action.state)

@@ -3,9 +3,9 @@
 Models the steps `task.check`, `task.init`, `task.look`, `task.produce` and `task.give_up`.
 Invariant: an attempt uses only its plan and its own id.
 
-`task.init` and `task.look` are one action. This omits no behavior: a batch that can be decided at
-`task.look` could also be decided at `task.init`, and an attempt that fails the check at any later
-time has the same effect as one that never acts again.
+`task.init` and `task.look` are one action. This omits no behavior, for two reasons. A batch that
+can be decided at `task.look` could also be decided at `task.init`. An attempt that fails the check
+later has the same effect as an attempt that never acts again.
 """
 
 from __future__ import annotations

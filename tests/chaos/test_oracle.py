@@ -89,6 +89,7 @@ def test_committed_offsets_are_compared_with_the_source(
     assert delivery.is_exactly_once == (not wrong)
 
 
+@pytest.mark.slow
 def test_an_open_transaction_blocks_a_target(
     bootstrap: str,
     topic: TopicFactory,

@@ -85,6 +85,7 @@ def test_a_read_task_freezes_the_garbage_collector(monkeypatch: pytest.MonkeyPat
     assert gc.get_freeze_count() > 0
 
 
+@pytest.mark.slow
 def test_tasks_do_not_import_slow_modules(bootstrap: str, topic: TopicFactory) -> None:
     """Importing pandas would delay the first task of each Python worker by 0.15 seconds."""
     done = subprocess.run(

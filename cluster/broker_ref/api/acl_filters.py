@@ -1,7 +1,7 @@
 """The ACL filters in DescribeAcls and DeleteAcls requests.
 
-As in Kafka, a request that contains code 0 (UNKNOWN) is malformed, and the broker closes the
-connection. Codes that Kafka does not define are valid in a request, but match no ACL.
+As in Kafka, a request with the enum code 0 (UNKNOWN) is malformed, and the broker closes the
+connection. A filter with a code that Kafka does not define is valid, but matches no ACL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The effective configs of a broker, their sources and their synonyms.
 
-The response contains all of Kafka's configs and all unknown configs that are set. The values of
-unknown configs are hidden. Configs that are internal in Kafka are described only if they are set.
-Source: `kafka.server.ConfigHelper`.
+A DescribeConfigs response contains all of Kafka's configs, and all unknown configs that are set.
+The broker hides the values of unknown configs. Configs that are internal in Kafka are described
+only if they are set. Source: `kafka.server.ConfigHelper`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _describe(name: str, levels: ConfigLevels) -> DescribedConfig:
 def _printed(key: ConfigKey, text: str) -> str | None:
     """Return the value as Kafka prints it.
 
-    An invalid value has no effect and is returned unchanged.
+    The broker ignores invalid values, and this function returns them unchanged (None for a secret).
     """
     try:
         return key.text(key.parse(text))

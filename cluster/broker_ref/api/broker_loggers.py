@@ -1,8 +1,8 @@
 """The log levels of the broker's loggers (type BROKER_LOGGER, KIP-412).
 
-The loggers are Python loggers. `root` is the logger of the package, so the loggers of other code in
-the same process do not change. Brokers in the same process share their loggers. The levels are not
-stored. Source: Kafka's `RuntimeLoggerManager` and `LoggingController`.
+The loggers are Python loggers. `root` is the logger of the package, so its level does not affect
+other code in the same process. Brokers in the same process share their loggers. Changed levels are
+not persisted. Source: Kafka's `RuntimeLoggerManager` and `LoggingController`.
 """
 
 from __future__ import annotations

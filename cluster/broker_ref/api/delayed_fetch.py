@@ -15,8 +15,8 @@ A fetch completes in one of these cases:
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
 - A partition has an error.
-- The session was removed, for example because a new session replaced it. The removed session does
-  not report changes of its idle partitions.
+- The session was removed, for example because a new session replaced it. A removed session no
+  longer reports changes to its idle partitions.
 
 A diverging log is not a separate case, because logs diverge only after a leader change.
 """
@@ -169,7 +169,7 @@ class DelayedFetch:
     def _start(self, partition: Partition, cached: CachedPartition) -> LogPosition:
         """Return the log position of the fetch offset.
 
-        Raises: LogError, after storing the error as the response for the partition.
+        Raises: LogError. This method first stores the error as the response for the partition.
         """
         place = cached.place
         if place not in self._starts:

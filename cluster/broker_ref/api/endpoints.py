@@ -42,7 +42,8 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
 def advertised_controller_id(broker: Broker) -> int:
     """Return the controller id that clients receive.
 
-    It is the lowest id of all live brokers, because any broker forwards requests to the controller.
+    This id is the lowest id of all live brokers. Every broker is suitable, because brokers forward
+    requests to the controller.
     """
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 

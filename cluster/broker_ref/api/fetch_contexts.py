@@ -153,7 +153,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
         return True
 
     def close(self, responses: PartitionResponses, now_ms: int) -> tuple[int, PartitionResponses]:
-        """Return the session id and the partition responses with changes.
+        """Return the session id and the partition responses to send.
 
         Partitions with records move to the end of the session's order. If the session was removed
         while the request waited, the response still contains its id, as in Kafka. The client's next
@@ -242,7 +242,7 @@ def _begin_follower_request(
 def _begin_consumer_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """Make all partitions non-idle if the consumer may no longer read the same records."""
+    """Make all partitions active if a change to the client or the ACLs may affect the responses."""
     client = (
         call.version,
         request.isolation_level,
@@ -262,12 +262,12 @@ def replica_id_of(request: FetchRequest) -> int:
 
 
 def _update_cached(partition: CachedPartition, response: PartitionResponse) -> None:
-    """Store the values that are sent. The next response then contains only changes.
+    """Store the values that are sent, so that the next response contains only changes.
 
     After an error or a diverging epoch, a high watermark of -1 is stored, so the next response
     contains the partition. A follower that receives a diverging epoch truncates its log and does
-    not apply the high watermark. Kafka stores the high watermark even after a diverging epoch, so
-    in Kafka the follower's high watermark may lag until the next change.
+    not apply the high watermark. Kafka stores the high watermark even after a diverging epoch. In
+    Kafka, the follower's high watermark may therefore lag until the partition changes again.
     """
     diverges = response.diverging_epoch is not NOT_DIVERGING
     partition.high_watermark = -1 if diverges else response.high_watermark

@@ -3,15 +3,15 @@
 With acks=0, the broker sends no response, but it closes the connection after an error. With acks=1,
 it responds after the leader has appended the batch. With acks=-1 ("all"), it responds when the high
 watermark has passed the batch. If the timeout expires first, the error is REQUEST_TIMED_OUT. Other
-values of acks are rejected with INVALID_REQUIRED_ACKS. The error is NOT_ENOUGH_REPLICAS if the ISR
-is too small before the append, NOT_ENOUGH_REPLICAS_AFTER_APPEND if it is too small after the
-append, and NOT_LEADER_OR_FOLLOWER if the leader has changed.
+values of acks are rejected with INVALID_REQUIRED_ACKS. If the ISR is too small, the error is
+NOT_ENOUGH_REPLICAS before the append and NOT_ENOUGH_REPLICAS_AFTER_APPEND after it. If the leader
+has changed, the error is NOT_LEADER_OR_FOLLOWER.
 
 The request contains one batch per partition, in message format v2. The log validates each batch.
 Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP and
 sequence errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110).
-Responses contain the invalid records from version 8 on (KIP-467) and the current leader from
-version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Only
+Error responses list the invalid records from version 8 on (KIP-467), and contain the current leader
+from version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Only
 clients with the client id `__admin_client` can write to internal topics; others get
 INVALID_TOPIC_EXCEPTION.
 
@@ -21,8 +21,9 @@ INVALID_PRODUCER_ID_MAPPING). If the producer has no open transaction in the par
 first asks the transaction coordinator whether the transaction contains the partition. From version
 12 on, the broker asks the coordinator to add the partition instead (KIP-890, `verified_batches`).
 
-As in Apache Kafka 4, the lowest version in ApiVersions is 0, because librdkafka derives the
-supported codecs from the version range. Source: `kafka.server.KafkaApis.handleProduceRequest`.
+As in Apache Kafka 4, ApiVersions responses contain 0 as the lowest version, because librdkafka
+derives the supported codecs from the version range. Source:
+`kafka.server.KafkaApis.handleProduceRequest`.
 """
 
 from __future__ import annotations

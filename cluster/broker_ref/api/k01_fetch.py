@@ -1,13 +1,17 @@
 """Fetch (1), versions 4 to 18: read record batches, with long polling.
 
-The broker responds immediately if `min_bytes` bytes are available, if `max_wait_ms` is 0, if no
-partition was requested, or if a partition has an error, a diverging epoch or a preferred read
-replica. Otherwise, it responds when enough bytes are available or `max_wait_ms` has passed
+The broker responds immediately in these cases:
+
+- At least `min_bytes` bytes are available.
+- `max_wait_ms` is 0, or no partition was requested.
+- A partition has an error, a diverging epoch or a preferred read replica. A partition that does not
+  exist gets an error response, but the request still waits for the other partitions.
+
+Otherwise, the broker responds when enough bytes are available or `max_wait_ms` has passed
 (`delayed_fetch`). `min_bytes` is limited to the maximum response size. `max_bytes` limits the
 response, and `partition_max_bytes` limits a partition. Regardless of these limits, the first batch
 of the first partition with records is returned in full (KIP-74). Partitions are read in the order
-of the request. In a session, partitions that returned records move to the end. Partitions that do
-not exist get an error response, but the request still waits for the other partitions.
+of the request. In a session, partitions that returned records move to the end.
 
 A request with session epoch 0 creates a fetch session (KIP-227, version 7, `fetch_contexts`). Later
 requests contain only added and removed partitions, and responses contain only changes. The session
@@ -19,10 +23,10 @@ their records (KIP-98). From version 11 on, consumers can read from followers. T
 returns the id of a replica in the consumer's rack as the preferred read replica (KIP-392).
 Followers read up to the log end offset, and the leader stores their fetch state
 (`partition_reader`). The broker checks the client's leader epoch (KIP-320). If a request contains
-the epoch of the last fetched batch, the broker compares this epoch with its log. If they do not
-match, it returns a diverging epoch (KIP-595). Topics are identified by topic id from version 13 on
-(KIP-516). Leadership errors contain the current leader from version 16 on (KIP-951). Source:
-`kafka.server.KafkaApis.handleFetchRequest`.
+the epoch of the last fetched batch, the broker compares this epoch with its log. If the log does
+not match, the broker returns a diverging epoch (KIP-595). Topics are identified by topic id from
+version 13 on (KIP-516). Leadership errors contain the current leader from version 16 on (KIP-951).
+Source: `kafka.server.KafkaApis.handleFetchRequest`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListOffsets (2), versions 1 to 11: offsets by timestamp, and log start and end offsets.
 
-For a timestamp, the broker returns the offset of the first visible record with this timestamp or a
+For a timestamp, the broker returns the offset of the first visible record with the timestamp or a
 later one, or -1 if there is none. Negative timestamps are constants:
 
 - -1: the latest offset, which is the high watermark or, with read_committed, the last stable offset
@@ -17,9 +17,9 @@ checks the client's leader epoch, and returns the leader epoch of the offset (ve
 Replicas can read all records up to the log end offset. Their `replica_id` is a broker id, or -2 for
 debugging. Followers also serve requests with the `replica_id` -2.
 
-A new leader rejects consumers while its high watermark is below the start of its leader epoch. For
-the latest offset and for timestamps without a result, it returns OFFSET_NOT_AVAILABLE, or
-LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
+A new leader rejects some requests from consumers while its high watermark is below the start of its
+leader epoch. During this time, a request for the latest offset, or for a timestamp without a
+result, fails with OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
 `kafka.server.KafkaApis.handleListOffsetRequest`.
 """
 

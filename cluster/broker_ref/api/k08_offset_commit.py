@@ -1,10 +1,10 @@
 """OffsetCommit (8), versions 2 to 10: store committed offsets for a group.
 
 A client that is not a member of the group commits with generation -1, which is allowed only if the
-group has no members. A member commits with its member id and generation. Invalid ids are rejected
-with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an assignment
-gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not exist. If a
-member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
+group has no members. A member commits with its member id and generation. Invalid values are
+rejected with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an
+assignment gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not
+exist. If a member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
 ILLEGAL_GENERATION before version 9. From version 9 on, a member of a consumer group sends its
 epoch. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has owned the
 partitions since that epoch (KIP-848, KIP-1251).

@@ -2,8 +2,8 @@
 
 The coordinator of a key is the leader of the key's partition of `__consumer_offsets` or
 `__transaction_state`. If this topic does not exist, the broker requests its creation and returns
-COORDINATOR_NOT_AVAILABLE. Clients then retry. As in Kafka, the topic is never created if there are
-fewer brokers than required replicas. The error message and the broker's log then contain the
+COORDINATOR_NOT_AVAILABLE. Clients then retry. If there are fewer brokers than required replicas,
+the topic is not created, as in Kafka, and the error message and the broker's log contain the
 reason. From version 4 on, a request can contain several keys (KIP-699). Unknown key types are
 rejected with INVALID_REQUEST. Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """

@@ -1,9 +1,14 @@
 """Heartbeat (12), versions 0 to 4: keep the session of a member alive.
 
-The error is REBALANCE_IN_PROGRESS if the member must rejoin, ILLEGAL_GENERATION if it missed a
-rebalance, UNKNOWN_MEMBER_ID if its session has expired, and FENCED_INSTANCE_ID (version 3) if
-another member with the same instance id has replaced it. Heartbeats succeed while the group is
-being loaded. Source: `kafka.server.KafkaApis.handleHeartbeatRequest`.
+The errors are:
+
+- REBALANCE_IN_PROGRESS: the member must rejoin.
+- ILLEGAL_GENERATION: the member missed a rebalance.
+- UNKNOWN_MEMBER_ID: the session of the member has expired.
+- FENCED_INSTANCE_ID (version 3): another member with the same instance id has replaced the member.
+
+Heartbeats succeed while the group is being loaded. Source:
+`kafka.server.KafkaApis.handleHeartbeatRequest`.
 """
 
 from __future__ import annotations

@@ -2,14 +2,18 @@
 
 Records below the requested offset can no longer be read. Offset -1 represents the high
 watermark. The response contains the low watermark, which is the minimum log start offset of all
-live replicas. Followers report their log start offset with each fetch. The broker responds when all
-live replicas have reached the requested offset. If the timeout expires first, the error is
+live replicas. Followers report their log start offset with each fetch. The broker responds when the
+low watermark has reached the requested offset. If the timeout expires first, the error is
 REQUEST_TIMED_OUT. The new log start offset survives a crash.
 
-The error is OFFSET_OUT_OF_RANGE if the offset is above the high watermark, POLICY_VIOLATION if the
-cleanup policy is `compact`, INVALID_TOPIC_EXCEPTION for an internal topic, and
-NOT_LEADER_OR_FOLLOWER if the leader has changed. Source:
-`kafka.server.KafkaApis.handleDeleteRecordsRequest`.
+Other errors are:
+
+- OFFSET_OUT_OF_RANGE: the offset is above the high watermark.
+- POLICY_VIOLATION: the cleanup policy is `compact`.
+- INVALID_TOPIC_EXCEPTION: the topic is internal.
+- NOT_LEADER_OR_FOLLOWER: the leader has changed.
+
+Source: `kafka.server.KafkaApis.handleDeleteRecordsRequest`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 If the request has no transactional id, the broker returns a new producer id with epoch 0. As in
 Kafka, it ignores a producer id and epoch in such a request. If the request has a transactional id,
-the broker returns the producer id of this transactional id with a higher epoch, which fences the
+the broker returns the producer id of the transactional id with a higher epoch, which fences the
 previous producer. If a transaction is open, the coordinator first aborts it and returns
 CONCURRENT_TRANSACTIONS until the abort is complete. If the request contains the current producer id
 and epoch, the broker returns the next epoch (KIP-360). The request is rejected with INVALID_REQUEST
@@ -10,7 +10,7 @@ if it contains only a producer id, only an epoch, or an empty transactional id.
 
 Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`. Two-phase commit
 (KIP-939) is rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED if
-`transaction.two.phase.commit.enable` is false. `keep_prepared_txn` is rejected with
+`transaction.two.phase.commit.enable` is false. A request with `keep_prepared_txn` is rejected with
 UNSUPPORTED_VERSION.
 
 If the broker has run out of producer ids, the request waits until the controller has allocated a

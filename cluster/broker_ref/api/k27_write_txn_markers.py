@@ -5,14 +5,18 @@ transaction's partitions. Each marker is appended with acks=all, and the result 
 high watermark has passed the marker. Markers for `__consumer_offsets` are passed to the group
 coordinator, which replies when it has applied or removed the offsets of the transaction.
 
-The error is UNKNOWN_TOPIC_OR_PARTITION if this broker has no such partition, NOT_LEADER_OR_FOLLOWER
-(which the sender retries) if another broker is the leader or groups are being loaded,
-TRANSACTION_COORDINATOR_FENCED if the coordinator epoch is too old, and INVALID_PRODUCER_EPOCH if
-the producer epoch is too old. From version 2 on, the request contains the transaction version. With
-transaction version 2, the epoch of the marker must be higher than the epoch of the transaction's
-records (KIP-1228). Results are grouped by producer id. As in Apache Kafka, the whole request fails
-with UNKNOWN_SERVER_ERROR if a marker has producer id or epoch -1. Source:
-`kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
+The errors for a partition are:
+
+- UNKNOWN_TOPIC_OR_PARTITION: this broker has no such partition.
+- NOT_LEADER_OR_FOLLOWER: another broker is the leader, or groups are being loaded. The sender
+  retries the request.
+- TRANSACTION_COORDINATOR_FENCED: the coordinator epoch is too old.
+- INVALID_PRODUCER_EPOCH: the producer epoch is too old.
+
+From version 2 on, the request contains the transaction version. With transaction version 2, the
+epoch of the marker must be higher than the epoch of the transaction's records (KIP-1228). Results
+are grouped by producer id. As in Apache Kafka, the whole request fails with UNKNOWN_SERVER_ERROR if
+a marker has producer id or epoch -1. Source: `kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
 """
 
 from __future__ import annotations

@@ -5,14 +5,16 @@ them (commit marker) or removes them (abort marker). The broker responds when th
 replicated to all in-sync replicas of the offsets partition.
 
 The broker first asks the transaction coordinator whether the open transaction contains the group's
-offsets partition (KIP-890). If it does not, the error is TRANSACTION_ABORTABLE, or
-INVALID_TXN_STATE before version 4. From version 5 on, the coordinator adds the partition instead.
-The broker skips the verification if the transaction has already written to the partition. Before
-version 5, it also skips the verification if `transaction.partition.verification.enable` is false.
+offsets partition (KIP-890). If the transaction does not contain this partition, the error is
+TRANSACTION_ABORTABLE, or INVALID_TXN_STATE before version 4. From version 5 on, the coordinator
+adds the partition instead. The broker skips the verification if the transaction has already written
+to the partition. Before version 5, it also skips the verification if
+`transaction.partition.verification.enable` is false.
 
 The group coordinator then checks the member. If the request contains a member id or a generation
-(version 3, KIP-447), the errors are those of OffsetCommit: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
-and ILLEGAL_GENERATION, even if the group does not exist. Other commits succeed in any group state.
+(version 3, KIP-447), an invalid value is rejected with UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or
+ILLEGAL_GENERATION, as in OffsetCommit. If the group does not exist, a request with a generation is
+rejected with ILLEGAL_GENERATION. Other commits succeed in any group state.
 
 Unlike in OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
 exist. Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. OFFSET_METADATA_TOO_LARGE is
@@ -202,9 +204,9 @@ class ValidatedCommit:
 class DelayedVerification:
     """A commit that is waiting until the transaction coordinator has verified the transaction.
 
-    The marker of the previous transaction invalidates the verification guard. If the marker is
-    written during the wait, the verification is repeated, because the coordinator's reply may be
-    older than the marker.
+    The marker of the producer's previous transaction invalidates the guard of this verification
+    (`verification_guards`). If the marker is written during the wait, the verification is repeated,
+    because the coordinator's reply may be older than the marker.
     """
 
     commit: ValidatedCommit

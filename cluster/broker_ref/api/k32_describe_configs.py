@@ -3,9 +3,9 @@
 The broker returns all configs of a resource, or only the requested configs. Unknown config names
 are omitted. With `include_synonyms`, the response also contains values of lower precedence
 (KIP-226). From version 3 on, it contains types and, if requested, documentation (KIP-569). The
-error is UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and INVALID_REQUEST for the id
-of another broker and for an empty group or subscription name. If a resource type is unknown, the
-whole request fails. A repeated resource is described once. An empty broker name requests the
+error for a topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION. The id of another broker and an
+empty group or subscription name are rejected with INVALID_REQUEST. If a resource type is unknown,
+the whole request fails. A repeated resource is described once. An empty broker name requests the
 dynamic configs of all brokers. Groups and client metrics subscriptions need not exist. The values
 of sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.

@@ -1,10 +1,13 @@
 """AlterReplicaLogDirs (34), versions 1 and 2: move logs to another log directory (KIP-113).
 
-A broker has one log directory. A request for this directory succeeds, but no log is moved. The
-error is LOG_DIR_NOT_FOUND for any other directory, REPLICA_NOT_AVAILABLE if the broker has no
-replica of the partition, and INVALID_TOPIC_EXCEPTION if the topic's name is too long for the
-directory of a future log. If a partition is requested twice, the last directory is used. Source:
-`kafka.server.KafkaApis.handleAlterReplicaLogDirsRequest` and
+A broker has one log directory. A request for this directory succeeds, but no log is moved. If a
+request contains a partition twice, the last directory is used. The errors are:
+
+- LOG_DIR_NOT_FOUND: the directory is not the broker's log directory.
+- REPLICA_NOT_AVAILABLE: the broker has no replica of the partition.
+- INVALID_TOPIC_EXCEPTION: the topic's name is too long for the directory of a future log.
+
+Source: `kafka.server.KafkaApis.handleAlterReplicaLogDirsRequest` and
 `kafka.server.ReplicaManager.alterReplicaLogDirs`.
 """
 

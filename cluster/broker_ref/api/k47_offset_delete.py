@@ -3,9 +3,13 @@
 A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to its topic, and
 UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. Deleting an offset that was never
 committed succeeds. Pending offsets of an open transaction are also deleted, and the transaction
-marker does not restore them. The whole request fails with INVALID_GROUP_ID for an invalid group id,
-GROUP_ID_NOT_FOUND for a group that does not exist, and NON_EMPTY_GROUP for a group with members
-that are not consumers. Source: `kafka.server.KafkaApis.handleOffsetDeleteRequest`.
+marker does not restore them. The whole request fails with one of these errors:
+
+- INVALID_GROUP_ID: the group id is invalid.
+- GROUP_ID_NOT_FOUND: the group does not exist.
+- NON_EMPTY_GROUP: the group has members that are not consumers.
+
+Source: `kafka.server.KafkaApis.handleOffsetDeleteRequest`.
 """
 
 from __future__ import annotations

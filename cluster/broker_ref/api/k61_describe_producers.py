@@ -2,10 +2,14 @@
 
 Each replica describes the producer state of its own log. The response contains all producers that
 have not expired, with their epoch, last sequence number and last timestamp. It also contains the
-start offset of each open transaction, which helps to find hanging transactions. The error is
-INVALID_TOPIC_EXCEPTION for an invalid topic name, UNKNOWN_TOPIC_OR_PARTITION for a partition that
-does not exist, and NOT_LEADER_OR_FOLLOWER if this broker has no replica of the partition. Internal
-topics can also be described. Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
+start offset of each open transaction, which helps to find hanging transactions. Internal topics can
+also be described. The errors are:
+
+- INVALID_TOPIC_EXCEPTION: the topic name is invalid.
+- UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist.
+- NOT_LEADER_OR_FOLLOWER: this broker has no replica of the partition.
+
+Source: `kafka.server.KafkaApis.handleDescribeProducersRequest`.
 """
 
 from __future__ import annotations

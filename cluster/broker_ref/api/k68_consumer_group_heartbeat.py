@@ -1,10 +1,10 @@
 """ConsumerGroupHeartbeat (68), versions 0 and 1: join a consumer group, and get an assignment.
 
 A member joins with epoch 0 and leaves with epoch -1. A static member that is going to rejoin leaves
-with epoch -2. All other heartbeats contain the member's epoch and, if they have changed, the
-partitions that the member owns. The response contains the member's epoch and, if it has changed,
-the assignment. From version 1 on, members generate their own ids (KIP-1082) and can subscribe with
-a regular expression.
+with epoch -2. All other heartbeats contain the member's epoch. If the member's owned partitions
+have changed, the heartbeat also contains these partitions. The response contains the member's
+epoch, and the assignment if the assignment has changed. From version 1 on, members generate their
+own ids (KIP-1082) and can subscribe with a regular expression.
 
 Errors are INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
 FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,

@@ -1,9 +1,9 @@
 """Reads one partition for a Fetch request.
 
-Purpose: apply the rules for consumers and followers. The fetch state of a follower is updated only
-after a read has shown that the fetch offset is valid. Invariant: a request updates the fetch state
-at most once, before it waits. Source: `kafka.server.ReplicaManager.readFromLog` and
-`kafka.cluster.Partition.fetchRecords`.
+Purpose: apply the different read rules for consumers and followers. The fetch state of a follower
+is updated only after a read has shown that the fetch offset is valid. Invariant: a request updates
+the fetch state at most once, before the request waits for more bytes. Source:
+`kafka.server.ReplicaManager.readFromLog` and `kafka.cluster.Partition.fetchRecords`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Verifies transactional batches with the transaction coordinator before the append (KIP-890).
 
-Purpose: find the partitions of a Produce request in which the producer has no open transaction,
-verify them with one request to the coordinator, and store the result for each batch. Invariants:
-nothing is appended while a batch is waiting, and the append immediately follows the coordinator's
-reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
+Purpose: find the partitions of a Produce request in which the producer has no open transaction.
+Verify these partitions with one request to the coordinator, and store the result for each batch.
+Invariants: nothing is appended while a batch is waiting, and the append immediately follows the
+coordinator's reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
 `maybeSendPartitionsToTransactionCoordinator`.
 """
 

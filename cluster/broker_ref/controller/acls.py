@@ -1,7 +1,7 @@
 """The creation and deletion of ACLs (Kafka's `AclControlManager` and `AclApis`).
 
-An invalid ACL or filter fails with INVALID_REQUEST and does not affect the others. Creating an ACL
-that already exists succeeds and has no effect.
+An invalid ACL or filter fails with INVALID_REQUEST. The other ACLs or filters in the request are
+not affected. Creating an ACL that already exists succeeds and has no effect.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class HeartbeatReply:
 class _BrokerHeartbeatState:
     """The last heartbeat of a broker and the state of its controlled shutdown.
 
-    The broker can shut down when all active brokers have reached `controlled_shutdown_offset`.
+    The broker can shut down when the metadata offsets of all active brokers have reached
+    `controlled_shutdown_offset`.
     """
 
     last_contact_ms: int
@@ -216,7 +217,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = None
 
     def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
-        """Store the offset that active brokers must reach before this broker can shut down.
+        """Store the metadata offset that active brokers must reach before this broker can stop.
 
         Only the first call during a controlled shutdown has an effect.
         """

@@ -11,7 +11,7 @@ Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-33
 individual configs. The older AlterConfigs replaces all configs and removes those that the request
 does not contain. Invariants: the resulting configs of a resource are validated together, and either
 all changes to a resource are applied, or none are. A broker validates changes to its own configs
-before it forwards the request. The controller validates only the values. This check is needed
+before it forwards the request. The controller validates only the values. It must validate them
 because clients can also send requests directly to the controller. Sources:
 `ConfigurationControlManager`, `ControllerConfigurationValidator`.
 """
@@ -163,7 +163,8 @@ def _records(
 ) -> list[ConfigRecord]:
     """Return the records for the changes.
 
-    `requested` contains all configs of the resource. `named` contains the names in the request.
+    `requested` contains all configs of the resource after the change. `named` contains the config
+    names in the request.
     """
     for name, value in requested.items():
         if value is not None and len(value.encode()) > VALUE_BYTES_MAX:

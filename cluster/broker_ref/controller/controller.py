@@ -205,7 +205,8 @@ class Controller:
         """Register a broker and return its broker epoch.
 
         If the incarnation is new, the broker loses leadership of its partitions and is removed from
-        all ISRs. If its last shutdown was not clean, it is also removed from all ELRs (KIP-966).
+        all ISRs. If the broker's last shutdown was not clean, it is also removed from all ELRs
+        (KIP-966).
 
         Raises: ApiError (INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION).
         """

@@ -14,13 +14,13 @@ empty, a clean election selects a leader from the ELR. If the ELR is also empty,
 elected when it becomes active. This election is unclean, but does not require
 `unclean.leader.election.enable`.
 
-Purpose: create the record that changes a partition to its target state, if anything changes
-(Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an unclean
-election can lose records. After an unclean election, the ISR contains only the new leader, the ELR
-is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If
-the ELR is disabled, an ISR never becomes empty: its last member remains even if this member cannot
-lead. The leader epoch increases if the leader changes or a replica is removed, but not if only the
-ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
+Purpose: create the record that changes a partition to its target state, or no record if nothing
+changes (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an
+unclean election can lose records. After an unclean election, the ISR contains only the new leader,
+the ELR is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the
+ELR. If the ELR is disabled, an ISR never becomes empty: its last member remains even if this member
+cannot lead. The leader epoch increases if the leader changes or a replica is removed, but not if
+only the ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
 `PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
@@ -198,7 +198,8 @@ def _last_known_leader_change(
 ) -> Replicas | None:
     """Return the new `last_known_elr`, or None if it does not change.
 
-    It contains the last leader while there is no leader (`maybeUpdateLastKnownLeader`).
+    This field contains the last leader while the partition has no leader
+    (`maybeUpdateLastKnownLeader`).
     """
     if new_leader is None:
         return None

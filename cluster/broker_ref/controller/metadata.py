@@ -84,7 +84,7 @@ class Broker:
     listeners: tuple[Endpoint, ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the address of a listener, or None if the broker does not have this listener."""
+        """Return the address of a listener, or None if the broker does not have the listener."""
         return next((each for each in self.listeners if each.listener == listener), None)
 
     @property

@@ -1,4 +1,4 @@
-"""The objects that metadata records change. Brokers apply only the changes to these objects.
+"""The names of the objects that metadata records have changed. Brokers process only these objects.
 
 Invariant: an object that is not in the delta has not changed. The delta contains names but no
 values. Deltas can therefore be combined, and changes can be applied later. Source: Kafka's
@@ -39,8 +39,8 @@ class _Topic(Protocol):
 class MetadataDelta:
     """The names of changed partitions, of topics with changed configs, and of removed topics.
 
-    `partitions` contains created, changed and removed partitions. A topic in `removed_topics`
-    exists again if it was recreated.
+    `partitions` contains created, changed and removed partitions. `removed_topics` also contains
+    removed topics that have been recreated.
     """
 
     partitions: dict[tuple[str, int], None] = field(default_factory=dict)

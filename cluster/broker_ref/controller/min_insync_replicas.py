@@ -1,9 +1,9 @@
 """`min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
 
 Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
-same value. Invariants: while the feature `eligible.leader.replicas.version` is finalized, the value
-is a cluster-wide dynamic config, this config is never removed, and no broker has its own value. A
-change to the value clears the eligible replicas of the affected topics. Source: Kafka's
+same value. Invariants while the feature `eligible.leader.replicas.version` is finalized: the value
+is set in a cluster-wide dynamic config. This config is never removed. No broker has its own value.
+A change to the value clears the eligible replicas of the affected topics. Source: Kafka's
 `ConfigurationControlManager`.
 """
 
@@ -87,7 +87,8 @@ def effective_min_isr(
 ) -> int | None:
     """Return the effective `min.insync.replicas`, or None if the ELR is disabled.
 
-    It is at most the number of replicas of the first partition (`getTopicEffectiveMinIsr`).
+    The value is limited to the number of replicas of the first partition
+    (`getTopicEffectiveMinIsr`).
     """
     if not metadata.is_elr_enabled:
         return None

@@ -1,10 +1,10 @@
 """CreateAcls (30), versions 1 to 3: create ACLs (KIP-11, KIP-290).
 
-Each ACL has its own error: INVALID_REQUEST for an enum value that Kafka does not define, an empty
-or invalid name, or a principal without a type. As in Kafka, a request with ANY or MATCH fails as a
-whole with UNKNOWN_SERVER_ERROR. If a request contains code 0 (UNKNOWN), the broker closes the
-connection. Without an authorizer, the error is SECURITY_DISABLED. Source: `kafka.server.AclApis`
-and `org.apache.kafka.controller.AclControlManager`.
+Each ACL gets its own result. The error is INVALID_REQUEST for an enum value that Kafka does not
+define, an empty or invalid name, or a principal without a type. As in Kafka, a request with ANY or
+MATCH fails as a whole with UNKNOWN_SERVER_ERROR. If a request contains code 0 (UNKNOWN), the broker
+closes the connection. Without an authorizer, the error is SECURITY_DISABLED. Source:
+`kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManager`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """AlterConfigs (33), versions 0 to 2: replace all configs of resources.
 
 Configs that are not in the request are reset to their defaults. Either all changes to a resource
-are applied, or none are. With `validate_only`, no changes are applied. The error is INVALID_CONFIG
-for an invalid config, UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, and
-INVALID_REQUEST for a repeated config, a missing value or an unknown resource type (see
-`config_resources`). Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
+are applied, or none are. With `validate_only`, no changes are applied. The errors are:
+
+- INVALID_CONFIG: a config is invalid.
+- UNKNOWN_TOPIC_OR_PARTITION: the topic does not exist.
+- INVALID_REQUEST: a config is repeated, a value is missing, or the resource type is unknown (see
+  `config_resources`).
+
+Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """CreatePartitions (37), versions 0 to 3: add partitions to topics (KIP-195).
 
-Each topic gets its own result. The error is INVALID_REQUEST for a repeated topic,
-INVALID_PARTITIONS if the requested count is not above the current count, and
-INVALID_REPLICA_ASSIGNMENT if a manual assignment does not match the new partitions or contains
-brokers that are not registered. Source: `kafka.server.ControllerApis.handleCreatePartitions`.
+Each topic gets its own result. The errors are:
+
+- INVALID_REQUEST: the topic is repeated in the request.
+- INVALID_PARTITIONS: the requested count is not above the current count.
+- INVALID_REPLICA_ASSIGNMENT: a manual assignment does not match the new partitions, or contains
+  brokers that are not registered.
+
+Source: `kafka.server.ControllerApis.handleCreatePartitions`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a config of type LIST.
 Configs that are not in the request do not change. Either all changes to a resource are applied, or
-none are. With `validate_only`, no changes are applied. The error is INVALID_CONFIG for an invalid
-config or a list operation on a config of another type, UNKNOWN_TOPIC_OR_PARTITION for a topic that
-does not exist, and INVALID_REQUEST for a repeated config, an unknown operation, a missing value or
-an unknown resource type (see `config_resources`). Source:
-`kafka.server.ControllerApis.handleIncrementalAlterConfigs`.
+none are. With `validate_only`, no changes are applied. The errors are:
+
+- INVALID_CONFIG: a config is invalid, or a list operation is used on a config of another type.
+- UNKNOWN_TOPIC_OR_PARTITION: the topic does not exist.
+- INVALID_REQUEST: a config is repeated, an operation is unknown, a value is missing, or the
+  resource type is unknown (see `config_resources`).
+
+Source: `kafka.server.ControllerApis.handleIncrementalAlterConfigs`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """AlterUserScramCredentials (51), version 0: set or remove SCRAM credentials (KIP-554).
 
 The request contains salted passwords. Only the keys derived from them are stored. Each user has its
-own error: DUPLICATE_RESOURCE if the request contains the user more than once, RESOURCE_NOT_FOUND if
-the credential to remove does not exist, UNSUPPORTED_SASL_MECHANISM for an unknown mechanism, and
-UNACCEPTABLE_CREDENTIAL for an empty name or an invalid number of iterations. Source:
-`org.apache.kafka.controller.ScramControlManager`.
+own error:
+
+- DUPLICATE_RESOURCE: the request contains the user more than once.
+- RESOURCE_NOT_FOUND: the credential to remove does not exist.
+- UNSUPPORTED_SASL_MECHANISM: the mechanism is unknown.
+- UNACCEPTABLE_CREDENTIAL: the name is empty, or the number of iterations is invalid.
+
+Source: `org.apache.kafka.controller.ScramControlManager`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ epoch, the last shutdown was unclean, and the broker is removed from the eligibl
 The error is INCONSISTENT_CLUSTER_ID if the broker belongs to another cluster, and
 INVALID_REGISTRATION if the broker has no listener, an unknown security protocol or the controller's
 id. If another incarnation of the broker has a valid session, the error is
-DUPLICATE_BROKER_REGISTRATION, and the broker retries until this session has expired. Other brokers
+DUPLICATE_BROKER_REGISTRATION, and the broker retries until the session has expired. Other brokers
 connect to the first listener. Features and log directories in the request are ignored, because all
 nodes have the same version and one directory. Source:
 `kafka.server.ControllerApis.handleBrokerRegistration`.

@@ -40,7 +40,7 @@ class BrokerHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatResponse:
-    """A BrokerHeartbeat response with the state of the broker in the controller."""
+    """A BrokerHeartbeat response with the broker's state, as recorded by the controller."""
 
     error_code: ErrorCode = ErrorCode.none
     is_caught_up: bool = False

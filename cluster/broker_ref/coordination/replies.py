@@ -1,9 +1,9 @@
 """The result of a request that may complete later.
 
 A coordinator returns a `Reply` for a request that may have to wait for other members or for
-replication. Invariants: only the first completion has an effect, and it wakes the waiting request.
-Each reply is its own purgatory key, so its completion does not trigger checks of other delayed
-operations.
+replication. Invariants: the first completion wakes the waiting request, and later completions have
+no effect. Each reply is its own purgatory key, so its completion does not trigger checks of other
+delayed operations.
 """
 
 from __future__ import annotations

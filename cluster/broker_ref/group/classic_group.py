@@ -106,7 +106,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def remove_pending_member(self, member_id: str) -> None:
-        """Remove a pending member, which has a member id but has not joined with this id."""
+        """Remove a pending member, which has a member id but has not joined with the id."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             timer.cancel()

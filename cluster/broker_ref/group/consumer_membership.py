@@ -396,9 +396,9 @@ class ConsumerMembership:
     ) -> None:
         """Resolve regular expressions after the response.
 
-        Kafka resolves them in another thread. Here they are resolved in steps, because the node
-        handles other requests between the steps. The topics are those that the client of the
-        current heartbeat may describe.
+        Kafka resolves regular expressions in another thread. This broker resolves them in steps,
+        and handles other requests between the steps. An expression matches only topics that the
+        client of the current heartbeat may describe.
         """
         if group_id in self._resolving:
             return

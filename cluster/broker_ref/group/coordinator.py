@@ -1,9 +1,9 @@
 """The group coordinator of a broker.
 
-Purpose: find the shard of a group and pass requests to it. Load and unload partitions of
-`__consumer_offsets` when leadership changes. Requests are rejected if this broker is not the
-coordinator or is loading the partition. Invariants: the partition of a group is the Java hash of
-its id modulo the number of partitions, and a shard exists while this broker leads its partition.
+Purpose: find the shard (the `__consumer_offsets` partition) of a group, and pass requests to the
+shard. Load and unload shards when leadership changes. Requests are rejected if this broker is not
+the coordinator or is loading the shard. Invariants: the partition of a group is the Java hash of
+the group id modulo the number of partitions. A shard exists while this broker leads its partition.
 Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
 """
 

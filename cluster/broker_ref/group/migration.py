@@ -64,7 +64,7 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid or a partition is
     assigned to two members). The error is the same if an assignment contains data from a
-    client-side assignor, because the conversion would lose this data.
+    client-side assignor, because the conversion would lose the data.
     """
     epoch = max(group.generation_id, FIRST_EPOCH)
     try:
@@ -158,8 +158,8 @@ def downgraded_group(
 ) -> ClassicGroup:
     """Return the classic group, in state Stable, that replaces a consumer group.
 
-    `joining` replaces the static member with the same instance id, and receives its target
-    assignment.
+    `joining` replaces the static member with the same instance id, and receives the target
+    assignment of that member.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the version of a member's subscription is invalid).
     """

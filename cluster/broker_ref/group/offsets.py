@@ -2,9 +2,9 @@
 
 Purpose: store the offsets of the groups in one partition of `__consumer_offsets`. OffsetFetch
 returns only replicated offsets, but the coordinator also uses the offsets that are not replicated
-yet. Invariant: the store keeps every value that may still be read, and the high watermark that
-shows that the value is replicated. `remove_obsolete` removes all other values. Source: Kafka's
-`OffsetMetadataManager`.
+yet. Invariant: the store retains every value that may still be read. For each value, it also stores
+the high watermark at which the value is replicated. `remove_obsolete` removes all other values.
+Source: Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ regardless of its declared length. The node handles one request per connection a
 client stops reading its responses, the node stops handling its requests.
 
 A large request is received in pieces that are joined at the end. Joining the pieces requires one
-copy, but it is four times as fast as growing a single buffer.
+copy, but this method is four times as fast as growing a single buffer.
 
 With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
-bytes in the buffer of the socket's transport, so responses are passed to the TLS transport in
-pieces, and only while it accepts them.
+bytes that wait in the buffer of the socket's transport. Responses are therefore passed to the TLS
+transport in pieces, and only while it accepts data.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local = ("unknown", 0)
         self.is_in_progress = False  # The node is handling a request from this connection.
         self.is_at_end = False  # The client has closed its sending side.
-        self.last_progress_seconds = 0.0  # The time at which bytes were last received or sent.
+        self.last_progress_seconds = 0.0  # The time at which bytes were last sent, or received.
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
@@ -119,7 +119,9 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving.release()
         self._receiving = None
         self._filled_bytes += nbytes
-        self.last_progress_seconds = self._time()
+        # A client that has unread responses must read them: sending more bytes is no progress.
+        if not self.unsent_bytes:
+            self.last_progress_seconds = self._time()
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:

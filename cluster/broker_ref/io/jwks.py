@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from broker_ref.io.tls import load_trust_store
 from broker_ref.security.json_web_keys import InvalidKeySetError, JsonWebKey, parse_key_set
 from broker_ref.security.settings import Store, TokenSettings
 from broker_ref.security.signed_tokens import KeyCache
@@ -41,7 +42,7 @@ class JwksError(Exception):
 
 
 class JwksRefresher:
-    """Keeps the keys of one endpoint up to date. Bound to one event loop."""
+    """Keeps the keys of one endpoint up to date, within one event loop."""
 
     def __init__(self, settings: TokenSettings) -> None:
         self.keys: Final = KeyCache()
@@ -127,9 +128,7 @@ def _content(url: str, trust_store: Store | None) -> bytes:
     context = ssl.create_default_context()
     if trust_store is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(
-            cafile=trust_store.location or None, cadata=trust_store.certificates or None
-        )
+        load_trust_store(context, trust_store)
     opener = urllib.request.build_opener(
         urllib.request.HTTPSHandler(context=context), _SameScheme()
     )

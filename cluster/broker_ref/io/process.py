@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from broker_ref.io.port import PortReservation
+from broker_ref.io.private_files import private_directory, write_private
+from broker_ref.security.properties import format_properties
 
 _READY_TIMEOUT_SECONDS = 30.0
 _STOP_TIMEOUT_SECONDS = 30.0
@@ -48,11 +50,12 @@ class BrokerProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as this object)
         self._process: subprocess.Popen[bytes] | None = None
         self._bootstrap_servers = ""
+        # Configs can contain secrets, which other users could see on a command line.
+        self._config_file = data / "server.properties"
+        self._configs = dict(configs or {})
         self._command = [sys.executable, "-m", "broker_ref", "--brokers", "1"]
         self._command += ["--data", str(data), "--host", host, "--port", str(self.port)]
-        self._command += ["--log-level", log_level]
-        for name, value in (configs or {}).items():
-            self._command += ["--config", f"{name}={value}"]
+        self._command += ["--log-level", log_level, "--config-file", str(self._config_file)]
 
     @property
     def port(self) -> int:
@@ -76,11 +79,13 @@ class BrokerProcess:
         """Start the process and return when it serves clients.
 
         Raises: BrokerProcessError if the process is already running, exits, or is not ready in
-        time.
+        time. Raises: OSError if the config file cannot be written.
         """
         if self.is_running:
             raise BrokerProcessError(f"Broker process {self.pid} is already running.")
         self._reap()
+        private_directory(self._config_file.parent)
+        write_private(self._config_file, format_properties(self._configs))
         self._process = subprocess.Popen(  # noqa: S603 (our own command line, no shell)
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
         )

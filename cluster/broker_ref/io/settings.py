@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from broker_ref.config_keys import INT64_MAX
 from broker_ref.controller.records import UserScramCredentialRecord
 from broker_ref.frozen import dataclass
 from broker_ref.io.server import ServerLimits
@@ -119,7 +120,9 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     """Return the limits for clients, as configured in the broker's config."""
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
-        connection_idle_ms_max=config.connections_max_idle_ms,
+        connection_idle_ms_max=(
+            INT64_MAX if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms
+        ),
         failed_handshake_delay_ms=config.failed_authentication_delay_ms,
     )
 

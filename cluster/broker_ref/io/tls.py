@@ -66,16 +66,23 @@ def _load(context: ssl.SSLContext, settings: TlsSettings, listener: str) -> None
         _load_key_store(context, settings.key_store)
         if settings.trust_store is None:
             context.load_default_certs()
-        elif settings.trust_store.location:
-            context.load_verify_locations(cafile=settings.trust_store.location)
         else:
-            context.load_verify_locations(cadata=settings.trust_store.certificates)
+            load_trust_store(context, settings.trust_store)
     except (OSError, ValueError) as error:
         # The messages of OpenSSL contain neither keys nor passwords.
         raise TlsSettingsError(
             f"Cannot read the key store or the trust store of listener {listener}: {error}. Check "
             "the ssl.* configs of this listener."
         ) from error
+
+
+def load_trust_store(context: ssl.SSLContext, store: Store) -> None:
+    """Trust every certificate in the store, including those whose issuer is not in it, as in Java.
+
+    Raises: OSError, ValueError.
+    """
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cafile=store.location or None, cadata=store.certificates or None)
 
 
 def _load_key_store(context: ssl.SSLContext, store: Store) -> None:

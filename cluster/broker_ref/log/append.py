@@ -19,8 +19,9 @@ class AppendOrigin(Enum):
 class AppendResult:
     """The offsets and the append time of a batch. `log_append_time_ms` is -1 with CreateTime.
 
-    For a duplicate, the result contains the offsets of the original batch, and `log_append_time_ms`
-    is the max timestamp of the original batch, even with CreateTime, as in Apache Kafka.
+    For a duplicate, the result contains the offsets of the original batch. As in Apache Kafka, the
+    `log_append_time_ms` of a duplicate is the max timestamp of the original batch, even with
+    CreateTime.
     """
 
     base_offset: int

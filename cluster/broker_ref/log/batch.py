@@ -277,9 +277,12 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
 def check_produced_batch(header: BatchHeader) -> None:
     """Check the header of a batch from a client (`LogValidator.validateBatch`, origin CLIENT).
 
-    Raises: LogError(INVALID_RECORD) for a base offset other than 0, an inconsistent record count, a
-    record count that is too large for the size of the batch, a control batch, or a missing
-    sequence; LogError(UNKNOWN_SERVER_ERROR) for an unknown codec.
+    Raises: LogError(UNKNOWN_SERVER_ERROR) for an unknown codec, and LogError(INVALID_RECORD) in
+    these cases:
+
+    - The base offset is not 0.
+    - The record count is inconsistent, or too large for the size of the batch.
+    - The batch is a control batch, or its sequence is missing.
     """
     counted = header.last_offset_delta + 1
     records_bytes = header.size_bytes - HEADER_BYTES

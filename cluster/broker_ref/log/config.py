@@ -249,7 +249,7 @@ class LogConfig:
     """The settings of a log. Times are in milliseconds, sizes in bytes, and -1 means no limit.
 
     `producer_id_expiration_ms` is a broker config. The constructor does not validate the values,
-    because tests use small segments.
+    because tests use smaller segments than `segment.bytes` allows.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)

@@ -317,7 +317,7 @@ class LogManager:
         """Return whether a log that was not opened may have to be recovered.
 
         Logs without records are ignored, because a power failure can remove the topic id of such a
-        log. In this case, the directory of the log remains even after its topic is deleted.
+        log. The broker then retains the directory of the log even after the topic is deleted.
         """
         return any(
             has_records(self._storage, f"{topic}-{partition}")

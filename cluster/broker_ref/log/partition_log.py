@@ -187,8 +187,11 @@ class PartitionLog:
     ) -> AppendResult:
         """Append a batch from a producer and assign its offsets (`UnifiedLog.appendAsLeader`).
 
-        Records are decoded only if the topic is compacted, if it limits the age of timestamps, if
-        the max timestamp is too far in the future, or if `compression.type` sets another codec.
+        Records are decoded only in these cases:
+
+        - The topic is compacted, or it limits the age of timestamps.
+        - The max timestamp is too far in the future.
+        - `compression.type` sets another codec.
 
         Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,

@@ -147,7 +147,7 @@ class ProducerLog:
         self.snapshots.write(log_end_offset, self.entries)
 
     def expire(self, now_ms: int) -> None:
-        """Remove the state of producers that have not written for the expiration time."""
+        """Remove the state of producers that have been idle for `expiration_ms`."""
         self._state.expire(now_ms, expiration_ms=self.expiration_ms)
         self._guards.expire(now_ms, expiration_ms=self.expiration_ms)
 

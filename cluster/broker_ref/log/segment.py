@@ -74,7 +74,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def has_records(storage: Storage, directory: str) -> bool:
-    """Return whether this directory contains a non-empty log file.
+    """Return whether `directory` contains a non-empty log file.
 
     Temporary log files are included. Raises: StorageError.
     """

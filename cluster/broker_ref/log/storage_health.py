@@ -1,8 +1,8 @@
 """The health of a log's storage, and the conversion of storage errors into client errors.
 
 Invariants: after a failed write, `require` raises an error until the log is reopened, because
-the state on disk is unknown. A failed read, or a write that was not started, has no consequences.
-After a failed write, Kafka takes the entire log directory offline.
+the state on disk is unknown. A failed read, or a write that was not started, does not affect later
+operations. In Kafka, a failed write takes the entire log directory offline.
 """
 
 from __future__ import annotations

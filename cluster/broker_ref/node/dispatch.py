@@ -87,8 +87,8 @@ class Dispatcher:
 
     `context` is the first argument of handlers. `unsupported` returns the response to an
     ApiVersions request with an unsupported version. `authorizer` decides what clients may do. If
-    `authorizer` is None, clients may do everything. `admit` receives each decoded request and calls
-    `handle` to serve it.
+    `authorizer` is None, all operations are allowed. `admit` receives each decoded request and
+    calls `handle` to serve it.
     """
 
     def __init__(

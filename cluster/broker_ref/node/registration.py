@@ -6,9 +6,9 @@
 
 Purpose: manage these states and send the DescribeCluster, BrokerRegistration and BrokerHeartbeat
 requests. Invariants: a broker sends heartbeats after its registration, even while it is fenced.
-The broker stops only if it cannot retry: the data directory belongs to another cluster, or the
-controller rejects the broker's id or address. Source: KIP-631,
-`org.apache.kafka.server.BrokerLifecycleManager`.
+The broker stops only after an error that a retry cannot resolve. Examples are a data directory that
+belongs to another cluster, and a controller that rejects the broker's id or address. Source:
+KIP-631, `org.apache.kafka.server.BrokerLifecycleManager`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Error responses that apply to an entire request.
 
 These responses are used if a request is rejected before its handler runs. An error response
-contains the same error code in every error code field that the client checks. A table lists, for
-each API, which arrays of the response correspond to arrays of the request; names and ids are copied
-from the request. Invariant: requests for every served API can be rejected in every version. Source:
-`AbstractRequest.getErrorResponse` in Kafka's request classes.
+contains the same error code in every error code field that the client checks. For each API, the
+table `MIRRORS` lists the response arrays that correspond to request arrays. Names and ids are
+copied from the request. Invariant: requests for every served API can be rejected in every version.
+Source: `AbstractRequest.getErrorResponse` in Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Mirror:
     """The request array that corresponds to each array of the response.
 
     If several names are listed, their elements are concatenated. The name `dirs.topics` represents
-    the concatenated `topics` of all elements of `dirs`. `until` contains the last version that
-    has the array, if later versions have only a top-level error code.
-    `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
+    the concatenated `topics` of all elements of `dirs`. If later versions of the response contain
+    only a top-level error code, `until` is the last version that contains the array. `fields`
+    contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -100,8 +100,8 @@ class Cursor:
         left = min(len(self.frame) - self.position, self.elements_left)
         if length < -1 or length > left:
             raise MalformedRequestError(
-                f"{what} at position {self.position} has {length} elements, but at most {left} "
-                "elements are possible"
+                f"{what} at position {self.position} declares {length} elements, but the "
+                f"request can contain at most {left} more"
             )
         if length > 0:
             self.elements_left -= length
@@ -115,8 +115,8 @@ class Cursor:
         length = self.unsigned_varint("the number of tagged fields")
         if length > self.elements_left:
             raise MalformedRequestError(
-                f"there are {length} tagged fields at position {self.position}, but at most "
-                f"{self.elements_left} are possible"
+                f"the request declares {length} tagged fields at position {self.position}, but it "
+                f"can contain at most {self.elements_left} more"
             )
         self.elements_left -= length
         return length

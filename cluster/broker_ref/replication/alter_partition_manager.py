@@ -2,10 +2,10 @@
 
 Leaders use the `AlterPartitionManager` interface. `DefaultAlterPartitionManager` implements it with
 requests to the controller. Changes that are submitted while a request is in flight are sent
-together in the next request. Invariants: at most one request is in flight, and it contains a
-limited number of changes and at most one per partition. Each change has exactly one outcome, even
-if the request is sent more than once. If the node stops, the pending changes have no outcome.
-Source: Kafka's `AlterPartitionManager`.
+together in the next request. Invariants: at most one request is in flight. A request contains a
+limited number of changes, and at most one change per partition. Each change has exactly one
+outcome, even if the request is sent more than once. If the node stops, the pending changes have no
+outcome. Source: Kafka's `AlterPartitionManager`.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
 its partitions in the order in which they are served, and the offsets that the client has received.
-A partition in a session is idle if the client has received all of its data. In a session of a
-follower, the follower must also be in sync. A fetch does no work for idle partitions. A partition
-becomes active again when it changes. Invariants: there are at most `slots` sessions. Session ids
-are unique and never 0. The epoch of a session is the epoch that its next request must contain.
-Source: Kafka's `FetchSession`. Kafka divides the cache into eight shards, and visits all partitions
-of a session during each fetch.
+A partition in a session is idle if the client has received all data of the partition. In a
+follower's session, a partition can be idle only if the follower is in sync. A fetch does not
+process idle partitions. A partition becomes active again when it changes. Invariants: there are at
+most `slots` sessions. Session ids are unique and never 0. The epoch of a session is the epoch that
+its next request must contain. Source: Kafka's `FetchSession`. Kafka divides the cache into eight
+shards, and visits all partitions of a session during each fetch.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class FetchSession:
             follower.end_idle()
 
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
-        """Store the time of a request. At this time, followers of idle partitions are caught up.
+        """Store the time of a request, at which a follower is caught up in all idle partitions.
 
         All partitions become active if the request may be invalid or comes from another client.
         """

@@ -2,10 +2,10 @@
 
 The leader tracks the offsets of followers, increases the high watermark, and proposes that
 followers join or leave the ISR. Invariants: the high watermark is the lowest log end offset of the
-replicas in the maximal ISR and of replicas that are about to join. It increases only if at least
-`min.insync.replicas` replicas are in sync, and never decreases. A replica can join the ISR only if
-its log contains all committed records and all records from before this leader epoch. Source:
-Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
+replicas in the maximal ISR (`partition_state`) and of replicas that are about to join. It increases
+only if at least `min.insync.replicas` replicas are in sync, and never decreases. A replica can join
+the ISR only if its log contains all committed records and all records from before this leader
+epoch. Source: Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ class PartitionMetadataFile:
     def read(self) -> Uuid | None:
         """Return the topic id, or None if there is none.
 
-        A power failure can damage a file that was not flushed, but only if the log is still empty.
-        Raises: StorageError, or CorruptLogError if the file is damaged and the log contains
-        records.
+        The result is None if the file is missing, or if the file is damaged and the log is empty. A
+        power failure can damage an unflushed file, but only while the log is empty. Raises:
+        StorageError, or CorruptLogError if the file is damaged and the log contains records.
         """
         if not self._storage.exists(self.path):
             return None

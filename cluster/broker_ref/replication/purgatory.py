@@ -2,9 +2,9 @@
 
 This is Kafka's `DelayedOperationPurgatory` without threads. An operation watches keys. `check`
 tries to complete an operation when one of its keys has changed, and `expire` completes it at its
-deadline. Invariants: an operation completes exactly once, or is discarded with its owner. `check`
-tries operations in the order in which they were added. An operation that raises an exception
-completes as `Failed` and does not affect other operations.
+deadline. Invariants: an operation completes exactly once, or is discarded when its group is
+removed. `check` tries operations in the order in which they were added. An operation that raises an
+exception completes as `Failed` and does not affect other operations.
 """
 
 from __future__ import annotations

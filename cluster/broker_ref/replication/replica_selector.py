@@ -1,7 +1,7 @@
 """Select the replica from which a consumer reads (KIP-392).
 
-An in-sync replica in the client's rack is selected. Invariant: the selected replica has the
-requested offset. Source: Kafka's `ReplicaManager.findPreferredReadReplica` and
+An in-sync replica in the client's rack is selected. Invariant: the log of the selected replica
+contains the requested offset. Source: Kafka's `ReplicaManager.findPreferredReadReplica` and
 `RackAwareReplicaSelector`.
 """
 

@@ -91,7 +91,7 @@ class StandardAuthorizer:
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        """Return whether a principal at a host may perform an operation on a resource."""
+        """Return whether a principal may perform an operation on a resource from a host."""
         user = str(principal)
         if user in self.super_users:
             return True
@@ -114,8 +114,8 @@ class StandardAuthorizer:
     ) -> bool:
         """Return whether a principal may perform an operation on any resource of a type.
 
-        As in Kafka, ACLs that only imply the operation do not count, and the result is also True if
-        the operation is allowed on a topic named `hardcode`.
+        As in Kafka, an ACL for an operation that implies this operation (such as READ for DESCRIBE)
+        is ignored. The result is also True if the operation is allowed on a topic named `hardcode`.
         """
         if self.authorize(principal, host, operation, resource_type, "hardcode"):
             return True

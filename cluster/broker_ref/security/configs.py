@@ -1,4 +1,4 @@
-"""The configs of listeners, TLS and SASL, with Kafka's names.
+"""The configs for listeners, TLS and SASL. They have the same names as in Kafka.
 
 Most of these configs can be set for one listener with the prefix `listener.name.<name>.`, and some
 also for one SASL mechanism of a listener with `listener.name.<name>.<mechanism>.`. Invariant:

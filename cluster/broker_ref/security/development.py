@@ -1,9 +1,9 @@
 """The security of a development cluster: the broker configs and the client settings.
 
 Clients and brokers connect to the same listener of a broker. Brokers also connect to the listener
-of the controller, which is secured in the same way. There are two users: `admin`, the brokers' own
-user, and `client`. With TLS client authentication, the common name of a certificate is the name of
-the user. Passwords appear in the values, but not in their `repr`.
+of the controller, which is secured in the same way. There are two users: `admin` (which the brokers
+also use) and `client`. With TLS client authentication, the common name of a certificate is the name
+of the user. The values contain passwords, but their `repr` does not.
 """
 
 from __future__ import annotations

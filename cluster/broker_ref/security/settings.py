@@ -6,6 +6,7 @@ Sources: `DefaultSslEngineFactory`, `SaslChannelBuilder` and `JaasContext` in Ap
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
@@ -20,6 +21,8 @@ from broker_ref.security.principals import (
     SslPrincipalMapper,
     parse_mapping_rules,
 )
+
+logger = logging.getLogger(__name__)
 
 CLOCK_SKEW_OPTION: Final = "unsecuredValidatorAllowableClockSkewMs"
 PLAIN: Final = "PLAIN"
@@ -138,7 +141,7 @@ def listener_settings(configs: SecurityConfigs, endpoint: Endpoint) -> ListenerS
     protocol = endpoint.protocol
     return ListenerSettings(
         endpoint=endpoint,
-        tls=_tls(configs, endpoint.listener) if protocol.uses_tls else None,
+        tls=_tls(configs, endpoint) if protocol.uses_tls else None,
         sasl=_sasl(configs, endpoint.listener) if protocol.uses_sasl else None,
         mapper=mapper,
     )
@@ -182,7 +185,9 @@ CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
 _CREDENTIALS: Final = ("username", "password")
 
 
-def _tls(configs: SecurityConfigs, listener: str) -> TlsSettings:
+def _tls(configs: SecurityConfigs, endpoint: Endpoint) -> TlsSettings:
+    listener = endpoint.listener
+
     def value(name: str) -> str:
         return configs.text(name, listener=listener)
 
@@ -206,10 +211,24 @@ def _tls(configs: SecurityConfigs, listener: str) -> TlsSettings:
     return TlsSettings(
         key_store=key_store,
         trust_store=_store(configs, listener, "truststore"),
-        client_auth=value("ssl.client.auth"),
+        client_auth=_client_auth(configs, endpoint),
         protocols=protocols,
         checks_host_name=bool(value("ssl.endpoint.identification.algorithm")),
     )
+
+
+def _client_auth(configs: SecurityConfigs, endpoint: Endpoint) -> str:
+    """Return `ssl.client.auth`. With SASL, only the config of the listener applies, as in Kafka."""
+    name, listener = "ssl.client.auth", endpoint.listener
+    if not endpoint.protocol.uses_sasl or listener_config(name, listener) in configs.values:
+        return configs.text(name, listener=listener)
+    if configs.text(name) != "none":
+        logger.warning(
+            "%s does not apply to listener %s, because the listener uses SASL. To request client "
+            "certificates, set %s",
+            name, listener, listener_config(name, listener),
+        )  # fmt: skip
+    return "none"
 
 
 def _store(configs: SecurityConfigs, listener: str, kind: str) -> Store | None:

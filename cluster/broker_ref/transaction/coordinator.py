@@ -1,14 +1,14 @@
 """The transaction coordinator of a broker.
 
-Purpose: find the shard (the `__transaction_state` partition) of a transactional id, write state
-changes, send the transaction markers once the prepared state is replicated, and then complete the
+Purpose: find the shard (the `__transaction_state` partition) of a transactional id, and write state
+changes. Once the prepared state is replicated, send the transaction markers and complete the
 transaction. The coordinator also aborts transactions that time out, removes expired transactional
 ids, and loads and unloads shards when leadership changes. Requests are rejected if this broker is
 not the coordinator or is loading the shard.
 
-Invariants: the partition of a transactional id is its Java hash modulo the number of partitions. A
-shard exists as long as this broker leads its partition in the same leader epoch. Markers are sent
-only after the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
+Invariants: the partition of a transactional id is the Java hash of the id modulo the number of
+partitions. A shard exists while this broker leads its partition in the same leader epoch. Markers
+are sent only after the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
 `TransactionStateManager`.
 """
 

@@ -2,8 +2,8 @@
 
     Empty            the id has a producer and no transaction
     Ongoing          a transaction is open, and partitions can be added
-    PrepareCommit    the commit is decided, and every partition receives a commit marker
-    PrepareAbort     the abort is decided, and every partition receives an abort marker
+    PrepareCommit    will be committed; every partition receives a commit marker
+    PrepareAbort     will be aborted; every partition receives an abort marker
     CompleteCommit   every partition has its commit marker
     CompleteAbort    every partition has its abort marker
     Dead             the id has expired, and its tombstone is being written

@@ -1,10 +1,11 @@
 """The values of a transactional id and their transitions.
 
-Purpose: define the values that the log stores, and the functions that return the next value: a new
-epoch, a new producer id, added partitions, the prepared state and the completed state. Invariants:
-values are immutable, and each transition is in the table in `states`. The epoch of a producer id
-never decreases. No producer receives the highest epoch, 32767, which is reserved for fencing the
-producer. Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
+Purpose: define the values that the log stores, and the functions that return the next value. The
+next value contains a new epoch, a new producer id, added partitions, the prepared state or the
+completed state. Invariants: values are immutable, and each transition is in the table in `states`.
+The epoch of a producer id never decreases. No producer receives the highest epoch, 32767, which is
+reserved for fencing the producer. Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`,
+KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations

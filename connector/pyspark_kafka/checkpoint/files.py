@@ -1,8 +1,8 @@
 """Reads and replaces the files of a checkpoint, on a local file system or through Arrow.
 
-Spark writes a checkpoint through Hadoop. Arrow accesses HDFS and the same object stores, but its
-clients have their own credentials. Invariant: a file is replaced as a whole, so readers see either
-the old or the new content.
+Spark writes a checkpoint through Hadoop. This module uses Arrow, which accesses HDFS and the same
+object stores as Hadoop, but requires its own credentials. Invariant: a file is replaced as a whole,
+so readers see either the old or the new content.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Spark writes `offsets/<batch id>` once, before the micro-batch runs:
     {"orders":{"0":1200,"1":980}}
     -
 
-The version and a line of metadata are followed by one line for each source. This line contains the
-end offset of the micro-batch, or `-` if the source has no offset yet. In version `v2` (Spark 4.2),
-the name of the source and a colon precede the offset. Invariant: `OffsetLogEntry` keeps the text of
-every line. A malformed line of a Kafka source is an error.
+After the version and a line of metadata, the file contains one line for each source: the end offset
+of the source in the micro-batch, or `-` if the source has no offset yet. In version `v2` (Spark
+4.2), the name of the source and a colon precede the offset. Invariant: `OffsetLogEntry` keeps the
+text of every line. A malformed line of a Kafka source is an error.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class OffsetLogEntry:
         }
 
     def lowest_offsets(self) -> PartitionOffsets:
-        """Return the offset for each partition, to commit to a consumer group.
+        """Return, for each partition, the offset to commit to a consumer group.
 
         If two sources read the same partition, the lower offset is returned.
         """
@@ -168,7 +168,7 @@ def _offsets(text: str) -> PartitionOffsets | None:
 
 
 def _is_of_kafka(value: object) -> bool:
-    """Return whether the value contains valid or malformed offsets of a Kafka source.
+    """Return whether the value contains offsets of a Kafka source. The offsets may be malformed.
 
     Kafka offsets have the form `{"topic":{"0":123}}`. Offsets of other sources are flat objects, or
     nested objects whose keys are names and whose values are strings.

@@ -51,7 +51,8 @@ def read_progress(files: CheckpointFiles) -> Progress:
     """Read the position of the query.
 
     Raises `CheckpointError` if `files` is not a checkpoint, if a file is malformed, or if
-    `offsets/` and `commits/` do not match. Also raises the errors that `CheckpointFiles` raises.
+    `offsets/` and `commits/` are inconsistent. Also raises the errors that `CheckpointFiles`
+    raises.
     """
     query_id = _query_id(files)
     offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")

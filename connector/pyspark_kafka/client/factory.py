@@ -113,7 +113,8 @@ def check_transactional_settings(options: ClientOptions) -> None:
 def _require_native(options: ClientOptions) -> None:
     """Raise `OptionError` if an option requires an engine other than `native`.
 
-    librdkafka cannot continue a transaction that another process started.
+    Exactly-once writes require `native`, because librdkafka cannot continue a transaction that
+    another process started.
     """
     if options.engine == "librdkafka":
         raise OptionError(

@@ -60,8 +60,8 @@ class FetchErrors:
     ) -> OffsetOutOfRangeError:
         """Return the error for offsets that do not exist in the log.
 
-        The records before `position` were already read. `truncated_at` is the first offset at which
-        the log no longer contains these records.
+        The query has already read the records before `position`. If the log was truncated after
+        this read, `truncated_at` is the offset to which it was truncated.
         """
         partition = self.fetch_range.topic_partition
         reason = (

@@ -373,7 +373,7 @@ If the user has set none of these settings, errors name the first setting.
 
 
 def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
-    """Return the option that sets this property, otherwise an option that can set it."""
+    """Return the option that sets this property, or an option that can set it if none does."""
     java = JAVA_SETTINGS.get(property_name, ())
     found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
     return f"kafka.{found or next(iter(java), property_name)}"

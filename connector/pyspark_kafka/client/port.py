@@ -28,8 +28,8 @@ class Producer(Protocol):
 
         The `topic` and `value` columns are required. Other columns are treated as null if they are
         missing. Blocks while the send buffer is full. Raises `RowError` for a record that is too
-        large or whose partition does not exist, `DeliveryError` for an earlier row that could not
-        be written, and `AccessError` for denied access.
+        large or whose partition does not exist. Raises `DeliveryError` if an earlier row could not
+        be written, and `AccessError` if access is denied.
         """
 
     def flush(self) -> None:

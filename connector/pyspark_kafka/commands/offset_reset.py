@@ -5,9 +5,9 @@ log is replaced with the nearest offset in the log.
 
 The next micro-batch starts at the end of the last committed micro-batch, so the new offsets replace
 the end offsets of the committed micro-batch. A planned micro-batch gets the same end offsets and
-therefore reads nothing from the partitions that are reset. It retains its id and its offsets for
-all other partitions and sources. A sink that has already written the rows of the planned
-micro-batch therefore skips only this micro-batch.
+therefore reads nothing from the partitions that are reset. The planned micro-batch retains its id
+and its offsets for all other partitions and sources. A sink that has already written the rows of
+the planned micro-batch therefore skips only this micro-batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resolves a reset to offsets, with requests to the cluster.
+"""Queries the cluster for the offsets that a reset requests.
 
 Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: a partition without a
 record at or after the requested time is reset to its latest offset.

@@ -1,7 +1,7 @@
 """A `StreamingQueryListener` that logs each progress report and exports Prometheus metrics.
 
 Spark calls the methods outside of the query's thread, so they can neither delay nor fail the query.
-`start()` calls only `onQueryStarted`, which does nothing.
+The only exception is `onQueryStarted`, which `start()` calls and which does nothing.
 """
 
 from __future__ import annotations

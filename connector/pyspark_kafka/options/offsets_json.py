@@ -25,7 +25,7 @@ _CHECKPOINT_EXAMPLE: Final = '{"topicA":{"0":23}}'
 
 
 class OffsetFormatError(ValueError):
-    """A JSON text or object has the wrong format. Callers raise a `PysparkKafkaError` instead.
+    """A JSON text or object has the wrong format. Callers convert it to a `PysparkKafkaError`.
 
     `problem` is a clause without a capital letter or a period. `example` is valid JSON. `topic` and
     `partition` are set if the problem concerns them.

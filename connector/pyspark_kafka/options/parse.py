@@ -92,8 +92,8 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
 def check_source_options(options: Mapping[str, str]) -> bool:
     """Validate the options of a read and return `includeHeaders`. Raises `OptionError`.
 
-    `load()` requires `includeHeaders` for the schema. At that time, Spark has not yet specified
-    whether the query is a batch or a streaming query.
+    `load()` requires `includeHeaders` for the schema. When `load()` is called, Spark has not yet
+    specified whether the query is a batch or a streaming query.
     """
     raw = RawOptions(options, READS)
     with raw.masked_in_errors():
@@ -301,7 +301,8 @@ def _check_not(
 ) -> None:
     """Raise `OptionError` if the limit, or an offset in it, is `excluded`.
 
-    A batch read that starts at latest or ends at earliest returns no rows.
+    For a batch read, latest is excluded as the start and earliest as the end, because the read
+    would return no rows.
     """
     offsets = limit.offsets if isinstance(limit, SpecificOffsets) else {}
     partitions = sorted(p for p, offset in offsets.items() if offset == excluded)

@@ -27,8 +27,8 @@ _KAFKA: str = "kafka."
 class RawOptions:
     """The options of one query. Names are case-insensitive; values are parsed on access.
 
-    The driver resolves config provider references in all values. Only `kafka` is passed to tasks,
-    and its references are not resolved.
+    The driver resolves config provider references in all values. Only `kafka` contains unresolved
+    references, because only `kafka` is passed to tasks.
 
     `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
     constructor raises `OptionError` for unknown names, for options that do not apply, and for

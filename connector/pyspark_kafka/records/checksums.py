@@ -29,9 +29,9 @@ class RowChecksums(Protocol):
     `timestamp` is a timestamp in milliseconds or an int64.
 
     The hash covers the topic, partition, timestamp, key, value, and the headers in order. Null
-    partitions and timestamps are hashed as null, because the partition and the timestamp of the
-    written record can differ in a replay. Null and empty values have different hashes. A null list
-    of headers and an empty list have the same hash, because Kafka does not distinguish them.
+    partitions and timestamps are hashed as null, because the partition and the timestamp that the
+    producer assigns can differ in a replay. Null and empty values have different hashes. A null
+    list of headers and an empty list have the same hash, because Kafka does not distinguish them.
     """
 
     def __call__(self, batch: pa.RecordBatch) -> int: ...

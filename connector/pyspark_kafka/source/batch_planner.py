@@ -2,11 +2,12 @@
 
 Spark 4.1 to 4.3 call the planner once for each `load()`, even if several queries read the
 DataFrame. The first query reads the planned offsets. In each later query, every task resolves
-limits such as `latest` again and replaces the start of the first range and the end of the last
-range of each partition. The bounds between the ranges of a partition never change, so tasks never
-read the same record twice.
+limits such as `latest` again. The new limits replace the start of the first range and the end of
+the last range of each partition. The bounds between the ranges of a partition never change, so
+tasks never read the same record twice.
 
-Invariant: planned ranges exist, and with read_committed they contain no open transactions.
+Invariant: the offsets of planned ranges exist. With read_committed, planned ranges contain no open
+transactions.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class BatchRange:
 
     `planned` is None if the plan is empty. The other fields are used when Spark repeats the read:
     `is_first` and `is_last` specify whether the range is the first or last range of its partition.
-    The last range of a read is extended with all partitions that are not in `planned_partitions`;
-    this field is None in other ranges.
+    `planned_partitions` is set only in the last range of a read. The task with this range then also
+    reads all partitions that are not in `planned_partitions`.
     """
 
     planned: PlannedRange | None

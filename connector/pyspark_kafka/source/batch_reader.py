@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaBatchReader(DataSourceReader):
-    """The reader of a batch read. It has no client, because Spark pickles it for the executors."""
+    """Reads batch queries. It has no client, because Spark pickles it for the executors."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)
@@ -77,7 +77,7 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class KafkaFilterPushdownReader(KafkaBatchReader):
-    """The reader of a batch read with filter pushdown.
+    """Reads batch queries with filter pushdown.
 
     It is a separate class because Spark rejects a reader that has `pushFilters` if
     `spark.sql.python.filterPushdown.enabled` is false.

@@ -24,10 +24,10 @@ def readable_ranges(
 ) -> list[FetchRange]:
     """Return the parts of the ranges that exist and can be read immediately.
 
-    All records before the offsets in `known_latest` are readable, so they require no more requests.
-    Ranges of one partition must be in order. Raises `DataLossError`, and `OffsetError` if a
-    transaction stays open. Empty ranges, which Spark plans when it restarts a query, never count as
-    data loss.
+    All records before the offsets in `known_latest` are readable, so no further requests are sent
+    for them. Ranges of one partition must be in order. Raises `DataLossError`, and `OffsetError` if
+    a transaction stays open. Empty ranges, which Spark plans when it restarts a query, never count
+    as data loss.
     """
     ranges = [r for r in ranges if r.size > 0]
     if not ranges:

@@ -171,9 +171,9 @@ class StreamPlanner:
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
         """Return the log start offset of each recreated partition, unless it equals the position.
 
-        With these end offsets, the micro-batch is empty for the recreated partitions. The
-        checkpoint then contains the position in the new log, and the next micro-batch reads the new
-        log, even if the new log has the same offsets as the old log.
+        The planner uses the result as end offsets, so the micro-batch is empty for these
+        partitions. The checkpoint then contains the position in the new log, and the next
+        micro-batch reads the new log, even if the new log has the same offsets as the old log.
         """
         recreated = {p for p in position if p.topic in self._recreated and p in self._latest}
         earliest = self._reader.earliest(recreated) if recreated else {}
@@ -198,7 +198,8 @@ class StreamPlanner:
     def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
         """Return whether only a new query may use these end offsets of a first micro-batch.
 
-        The offsets may be before the restarted query's position, or far beyond its rate limit.
+        In a restarted query, these offsets could be lower than the query's position, or far beyond
+        its rate limit.
         """
         if _may_resolve_later(self._options):
             is_latest = self._options.starting is OffsetLimitName.LATEST

@@ -160,11 +160,11 @@ class ClusterQueries:
     ) -> T:
         """Call `call` repeatedly until it succeeds or fails permanently. Raises `KafkaError`.
 
-        `call` receives the deadline of the attempt, which depends on `request_count`, the number of
-        requests that `call` sends at the same time. All attempts together take at most `timeout_s`
-        (default: `api_timeout_s`). If a broker still reports after `retries` attempts that one of
-        `partitions` is unknown, the method refreshes the metadata. It raises an error if the
-        metadata does not contain all of `partitions`.
+        `call` receives the deadline of the attempt. The deadline depends on `request_count`, the
+        number of requests that `call` sends at the same time. All attempts together take at most
+        `timeout_s` (default: `api_timeout_s`). If a broker still reports after `retries` attempts
+        that one of `partitions` is unknown, the method refreshes the metadata. It raises an error
+        if the metadata does not contain all of `partitions`.
         """
         clock = self.router.clock
         timeout_s = self.api_timeout_s if timeout_s is None else timeout_s

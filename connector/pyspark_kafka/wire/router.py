@@ -111,11 +111,11 @@ class Router:
     def misconfigured_since(self) -> float | None:
         """Return the time at which an option first seemed to be wrong, or None.
 
-        An option seems to be wrong if no broker has responded yet and one of two conditions holds:
-        all brokers failed before their timeouts (for example, because they refused or closed the
-        connections), or the error names an option. Such failures can also be temporary, for example
-        during a restart of the cluster or behind a load balancer without a broker. After the first
-        Metadata response, all failures are treated as temporary.
+        An option can seem to be wrong only until a broker responds. It seems to be wrong if the
+        raised error names an option, or if all brokers failed before their timeouts, for example
+        because they refused or closed the connections. Such failures can also be temporary, for
+        example during a restart of the cluster or behind a load balancer without a broker. After
+        the first Metadata response, all failures are treated as temporary.
         """
         return None if self.metadata.brokers else self._suspected_since
 

@@ -260,7 +260,7 @@ def is_kept_by_saslprep(text: str) -> bool:
     """Return whether `scramp` accepts a user name or password without changing it.
 
     RFC 5802 requires normalization. Kafka does not normalize these values, but `scramp` does, so a
-    value that `scramp` changes would never match.
+    value that `scramp` changes would never match the value in Kafka.
     """
     from scramp import ScramException  # noqa: PLC0415
     from scramp.utils import saslprep  # noqa: PLC0415

@@ -268,10 +268,10 @@ class TlsTransport:
 
 
 def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
-    """Return the first part, or several small parts joined.
+    """Return the first part if it fills a TLS record, otherwise several small parts joined.
 
-    After an incomplete send, OpenSSL requires the same bytes again. The next result of this
-    function starts with them.
+    After an incomplete send, OpenSSL requires the same bytes again. Therefore, the next result of
+    this function starts with the bytes of the previous result.
     """
     joined = bytearray()
     for part in parts:
@@ -291,6 +291,8 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    # As in Java, a trusted certificate does not need the certificate of its issuer.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.verifies_certificate and settings.verifies_host_name
     if not settings.verifies_certificate:
         context.verify_mode = ssl.CERT_NONE
@@ -468,7 +470,7 @@ def _alert(error: ssl.SSLError, *, has_certificate: bool) -> TransportError:
     if code in _NO_CERTIFICATE and not has_certificate:
         return TransportError(
             f"the broker requires a client certificate ({_text(error)})",
-            advice=f"Set '{_IDENTITY}' to a file with this client's certificate and private key.",
+            advice=f"Set '{_IDENTITY}' to a file with the client's certificate and private key.",
             option=_IDENTITY,
             is_rejection=True,
         )

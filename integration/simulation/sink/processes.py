@@ -71,7 +71,7 @@ class SimulatedProcess:
     def wait_for(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
         """Block until `is_ready()` returns true or the timeout expires.
 
-        Return whether `is_ready()` returned true. It is called after each `wake`.
+        Return whether `is_ready()` returned true. The process calls `is_ready()` after each `wake`.
         """
         self._check()
         until_ms = self._event_queue.now_ms + _milliseconds(timeout_s)

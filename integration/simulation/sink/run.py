@@ -1,10 +1,13 @@
 """One run of a sink plan: the cluster, the query, the faults, and the final check.
 
-Processes of the query are killed, stalled and duplicated at failpoints, at first while faults are
-injected into the cluster, and later without such faults. Finally, the query must complete.
-Invariants: every row is committed exactly once, no transaction is open after another planning run,
-the group's offset is the end offset of the input, and the model allows the steps and requests of
-every process. The outcome depends only on the plan.
+Processes of the query are killed, stalled and duplicated at failpoints. At first, faults are also
+injected into the cluster; later, they are not. Finally, the query must complete. The outcome
+depends only on the plan. Invariants:
+
+- Every row is committed exactly once.
+- No transaction is open after another planning run.
+- The group's offset is the end offset of the input.
+- The model allows the steps and requests of every process.
 """
 
 from __future__ import annotations

@@ -262,6 +262,21 @@ def test_a_client_that_never_reads_is_closed_after_the_stall_timeout(
     assert f"{host}:{port}" in caplog.text
 
 
+@pytest.mark.slow
+def test_a_client_that_only_sends_is_closed_after_the_stall_timeout() -> None:
+    with serving(ServerLimits(send_stall_ms_max=1500, sweep_interval_ms=20)) as served:
+        client = served.connect()
+        client.sendall(framed(b"big %d" % (20 * MIB)))
+        client.settimeout(0.02)
+        for _ in range(500):
+            if served.read(lambda: served.node.seen(ConnectionClosed)):
+                return
+            time.sleep(0.02)  # The sleep sets the client's speed; it does not wait for a condition.
+            with contextlib.suppress(OSError):
+                client.sendall(b"x")
+        pytest.fail("the server has not closed the connection")
+
+
 def test_a_client_that_reads_slowly_is_not_closed() -> None:
     with serving(ServerLimits(send_stall_ms_max=1500, sweep_interval_ms=20)) as served:
         slow, never = served.connect(), pipeline_without_reading(served, 20 * MIB)

@@ -275,6 +275,18 @@ def test_the_node_gets_the_client_s_certificate() -> None:
         assert opened[0].listener == "SSL"
 
 
+def test_an_intermediate_ca_is_trusted_without_its_issuer() -> None:
+    intermediate = authority().create_child_ca()
+    trusted = intermediate.cert_pem.bytes().decode()
+    with serving(
+        tls=context(ssl_client_auth="required", ssl_truststore_certificates=trusted)
+    ) as served:
+        client = connected(served, intermediate.issue_cert("bob@example.test", common_name="bob"))
+        assert send_and_receive(client, b"hello") == b"hello"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            send_and_receive(connected(served, client_certificate()), b"hello")
+
+
 def test_a_client_that_closes_its_connection_is_forgotten() -> None:
     with serving(tls=context()) as served:
         client = connected(served)

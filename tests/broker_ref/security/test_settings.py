@@ -39,6 +39,23 @@ def test_inline_keys() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ssl.client.auth", "none"), ("listener.name.l.ssl.client.auth", "required")],
+)
+def test_certificates_are_requested_besides_sasl_only_by_the_listener(
+    name: str, expected: str
+) -> None:
+    configs = {
+        **INLINE,
+        "listener.name.l.sasl.enabled.mechanisms": "PLAIN",
+        JAAS: f"{PLAIN_MODULE} required;",
+    }
+    tls = settings(SecurityProtocol.SASL_SSL, {**configs, name: "required"}).tls
+    assert tls is not None
+    assert tls.client_auth == expected
+
+
+@pytest.mark.parametrize(
     ("configs", "message"),
     [
         ({}, "needs a key store"),

@@ -179,6 +179,7 @@ def test_invalid_value_is_the_same_error_for_every_engine(engine: Any) -> None:
         assert caught.value.option == "kafka.fetch.max.wait.ms"
 
 
+@pytest.mark.slow
 def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:
     script = """
 import sys

@@ -175,6 +175,7 @@ with reading("127.0.0.1:1", default_api_timeout_ms="500") as client:
 
 
 @of_librdkafka
+@pytest.mark.slow
 def test_librdkafka_writes_nothing_to_stderr() -> None:
     """The test runs in a new process without configured logging, like a Python worker."""
     root = Path(__file__).parents[3]

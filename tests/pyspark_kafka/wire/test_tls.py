@@ -251,6 +251,16 @@ def test_untrusted_issuer(certificates: Certificates, other: Certificates, local
             assert "not trusted: " in str(error)
 
 
+def test_a_trusted_certificate_needs_no_issuer(localhost: Path) -> None:
+    trusting_it = TlsConnect(TlsSettings(ca_location=str(localhost)))
+    with (
+        tls_server(server_context(localhost), echo) as server,
+        connected(trusting_it, server) as transport,
+    ):
+        transport.send([memoryview(b"hello")])
+        assert received(transport, 5) == b"hello"
+
+
 def test_expired_certificate(certificates: Certificates) -> None:
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     expired = certificates.issue("expired", "localhost", not_after=yesterday)

@@ -100,8 +100,8 @@ def nullable(codec: Codec) -> Codec:
 class StructCodec:
     """The codec of a dataclass: its fields in order, and its tagged fields by tag.
 
-    A tagged field is omitted if its value equals its value in `omitted`. The class must have a
-    default for each field in `omitted`.
+    If the value of a tagged field equals the field's entry in `omitted`, the field is not encoded.
+    The class must define a default for each field in `omitted`.
     """
 
     type: type[Any]

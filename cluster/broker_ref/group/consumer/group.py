@@ -6,10 +6,10 @@
     Stable        all members have their target assignment
     Dead          the group does not exist
 
-Purpose: contain the state that the records of a group describe. Invariants: the state changes only
-by `replay`, so a record has the same effect when it is written and when it is loaded. The epochs of
-the group and of its target assignment never decrease. Source: KIP-848; Kafka's `ConsumerGroup`,
-`ModernGroup` and the part of `GroupMetadataManager.replay` for consumer groups.
+Purpose: store the state of a group that results from its records. Invariants: the state changes
+only by `replay`, so a record has the same effect when it is written and when it is loaded. The
+epochs of the group and of its target assignment never decrease. Source: KIP-848; Kafka's
+`ConsumerGroup`, `ModernGroup` and the part of `GroupMetadataManager.replay` for consumer groups.
 """
 
 from __future__ import annotations

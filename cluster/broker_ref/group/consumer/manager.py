@@ -433,7 +433,8 @@ class ConsumerGroupManager:
     ) -> str:
         """Return the assignor that most members prefer, or the default.
 
-        The preference of `member` replaces the preference of `before`.
+        `before` and `member` are the states of one member before and after an update. Of these two
+        states, only the preference in `member` counts.
         """
         votes = Counter(dict.fromkeys(ASSIGNORS, 0))
         votes.update(one.server_assignor for one in group.members.values() if one.server_assignor)

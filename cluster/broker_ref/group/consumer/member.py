@@ -5,9 +5,9 @@
     UNRELEASED_PARTITIONS  the member waits for partitions that other members have not yet revoked
     UNKNOWN                the record of the member contains a state of a later Kafka version
 
-Purpose: contain the member state that is stored in records. Invariants: a member object never
-changes; an update creates a new object. `assigned` and `pending_revocation` have no partition in
-common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
+Purpose: represent the state of a member that is stored in records. Invariants: a member object
+never changes; an update creates a new object. `assigned` and `pending_revocation` have no partition
+in common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 """
 
 from __future__ import annotations

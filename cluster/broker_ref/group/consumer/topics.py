@@ -2,8 +2,8 @@
 
 Purpose: convert between topic names and ids, and calculate the hash that shows whether the
 subscribed topics have changed. Invariant: equal topics have equal hashes on all brokers. The hash
-differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. A different
-stored hash has only one effect: the coordinator bumps the group epoch. Source: Kafka's
+differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. If the stored
+hash is different, the coordinator bumps the group epoch, which is the only effect. Source: Kafka's
 `Utils.computeGroupHash`.
 """
 

@@ -143,8 +143,8 @@ class ErrorEvents:
     `unauthorized` is the first authentication or authorization error since `clear` was called.
     After such an error, librdkafka retries until the timeout, usually without success. `last` is
     the latest error of any kind, for the message of a timeout error. Both fields are cleared before
-    the next request. A handle can exist for days, and a broker may reject a login temporarily, for
-    example during a restart.
+    the next request, because a handle can exist for days and a broker may reject a login
+    temporarily, for example during a restart.
     """
 
     bootstrap_servers: str

@@ -191,8 +191,8 @@ class LibrdkafkaProducer:
         """Queue a row again after `produce` raised `error`, because the row's partition may be new.
 
         librdkafka refreshes its metadata every five minutes, and rejects partitions that are not in
-        this metadata. Raises the error of `_not_queued` if the partition is still unknown after a
-        metadata refresh, or if `error` has another cause.
+        this metadata. Raises the error that `_not_queued` returns if the partition is still unknown
+        after a metadata refresh, or if `error` has another cause.
         """
         for _ in range(_PARTITION_CHECKS):
             if error.code() != Code._UNKNOWN_PARTITION:

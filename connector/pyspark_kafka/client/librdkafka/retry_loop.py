@@ -130,10 +130,10 @@ class RetryLoop:
         """Repeat `call(attempt_timeout_s)` while `call` raises `NoResponseError`.
 
         All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
-        If the partition or its leader is unknown (librdkafka does not distinguish the two) after
-        `fetchOffset.numRetries` attempts, `check_existence` is called with the remaining time in
-        seconds, and may raise an error. An error that is not retriable is raised after the same
-        number of attempts. Raises `KafkaError`.
+        librdkafka does not distinguish an unknown partition from an unknown leader. If one of the
+        two is still unknown after `fetchOffset.numRetries` attempts, `check_existence` is called
+        with the remaining time in seconds, and may raise an error. An error that is not retriable
+        is raised after the same number of attempts. Raises `KafkaError`.
         """
         timeout_s = self.settings.api_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s

@@ -17,9 +17,10 @@ in flight per partition does not exceed the number of batches that brokers remem
 
 Before failed batches are sent again, the responses to all batches in flight must have arrived. The
 failed batches are then sent in order, one at a time until the first success. Batches are also sent
-one at a time at the start, to a new leader, after an idle period, and to a recreated topic. In
-these cases, the broker may have no state for this producer, or the state may have expired. Such a
-broker accepts any sequence number, so the second batch must not arrive before the first.
+one at a time in four other cases: at the start, after a leader change, after an idle period, and
+after the topic was recreated. In these cases, the broker may have no state for this producer, or
+the state may have expired. Such a broker accepts any sequence number, so the second batch must not
+arrive before the first.
 
 Sequence numbers count records, so they remain correct when a batch is split: the parts have the
 sequence numbers of the original batch, and later batches keep their sequence numbers.
@@ -111,10 +112,10 @@ class ProducerBatch:
 class _PartitionQueue:
     """The batches of one partition.
 
-    Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches are
-    confirmed when a later batch is confirmed. `sent_to` is the broker of the last request.
-    `confirmed_by` is the broker of the last successful response. Several batches may be in flight
-    to `confirmed_by`, but only one batch to any other broker.
+    Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches may
+    have been appended, and are confirmed when a later batch is confirmed. `sent_to` is the broker
+    of the last request. `confirmed_by` is the broker of the last successful response. Several
+    batches may be in flight to `confirmed_by`, but only one batch to any other broker.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)

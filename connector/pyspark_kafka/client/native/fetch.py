@@ -427,8 +427,9 @@ class PartitionReader(ABC, Generic[T]):
         """Return whether an empty response means the end of the range.
 
         A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
-        records. Such a read starts below the earliest local offset. The earliest local offset can
-        differ between replicas, and only the leader's offset can be requested.
+        records. Such a read starts below the earliest local offset. Returns False for a response
+        from a follower: its earliest local offset can differ from the leader's, and only the
+        leader's offset can be requested.
         """
         if self._preferred is not None:
             return False

@@ -1,8 +1,8 @@
 """A producer's connections to leaders, and the Produce requests in flight on each of them.
 
 Each leader has a connection that is used only for Produce. Therefore, metadata requests do not wait
-for Produce requests. Invariant: a failed connection is removed before its calls are returned, and a
-new connection is opened if a broker's address has changed.
+for Produce requests. Invariant: a failed connection is removed before `done` yields its calls, and
+a new connection is opened if a broker's address has changed.
 """
 
 from __future__ import annotations

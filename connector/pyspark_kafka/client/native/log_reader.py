@@ -1,9 +1,9 @@
 """Reads all batches of a partition, including those of open and aborted transactions.
 
 The reader implements `TransactionalClient.read_log`. It also reads beyond the last stable offset,
-which never exceeds the start of another producer's open transaction. Invariant: batches are yielded
-in the order of their offsets. The only batches that are omitted are those before the log start
-offset at the start of the read.
+because other producers' open transactions hold back this offset. Invariant: batches are yielded in
+the order of their offsets. The only batches that are omitted are those before the log start offset
+at the start of the read.
 """
 
 from __future__ import annotations

@@ -583,8 +583,8 @@ class NativeProducer:
     def _is_overdue(self) -> bool:
         """Return whether a deadline has passed.
 
-        Error messages omit failures after a deadline, because such failures did not cause the
-        timeout.
+        Callers use this method to omit failures after a deadline from error messages, because such
+        failures did not cause the timeout.
         """
         now = self._clock.now()
         return self._first_deadline(now) < now

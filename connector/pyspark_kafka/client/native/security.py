@@ -113,7 +113,7 @@ class _Settings:
     kafka: Mapping[str, str]
 
     def option(self, name: str) -> str:
-        """Return the option that sets this property, otherwise an option that can set it."""
+        """Return the option that sets this property, or an option that can set it if none does."""
         return option_of(name, self.kafka)
 
     def option_of_any(self, names: tuple[str, ...]) -> str:

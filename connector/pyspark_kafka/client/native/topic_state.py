@@ -1,6 +1,7 @@
 """The state of one topic in a producer: its buffered rows and the next sequence numbers.
 
-Invariant: rows without a key are written to partitions that have a leader, if there are any.
+Invariant: rows without a key are written to partitions that have a leader, if such partitions
+exist.
 """
 
 from __future__ import annotations

@@ -351,7 +351,8 @@ class _ListTransactions:
     def _is_worth_retrying(self, broker: Broker, error: KafkaError) -> bool:
         """Return whether to query this broker again.
 
-        If a broker stays unreachable, other brokers take over its transaction coordinators.
+        A broker that stays unreachable causes no further attempt, because other brokers take over
+        its transaction coordinators.
         """
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures

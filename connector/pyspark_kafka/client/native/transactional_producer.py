@@ -135,8 +135,9 @@ class NativeTransactionalProducer(NativeProducer):
 
         The offset belongs to the partition's last record, or to an earlier record of this
         transaction if the broker acknowledged later batches without an offset. In both cases, the
-        next control batch of this producer id in the partition ends this transaction, because
-        InitProducerId returns only after the markers of earlier transactions are written.
+        next control batch of this producer id in the partition ends this transaction. Markers of
+        earlier transactions precede the offset, because InitProducerId returns only after they are
+        written.
         """
         return MappingProxyType(self._last_offsets)
 

@@ -2,10 +2,10 @@
 
 Spark calls `abort` after any failure of a task or of the commit. At that point, the batch may
 already be decided, or the EndTxn request that commits its decision may still be in flight.
-Invariant: a transaction is aborted only if two conditions hold: this process has bumped the epoch
-of the sink's transactional id (so no request can decide the batch later), and no decision in the
-commit topic contains the transaction. If a condition does not hold, nothing is aborted, and the
-next planning run completes or aborts the batch.
+Invariant: a transaction is aborted only if two conditions hold. First, this process has bumped the
+epoch of the sink's transactional id, so no request can commit the batch later. Second, no decision
+in the commit topic contains the transaction. If a condition does not hold, nothing is aborted, and
+the next planning run completes or aborts the batch.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _abort(
 def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> bool:
     """Return whether the sink's transactional id still belongs to this batch.
 
-    This check comes first, because even a rejected InitProducerId would abort a decision that a
-    newer owner is writing. With transaction version 1, this function aborts an open transaction
-    that contains this batch's decision. If that transaction stayed open, InitProducerId with an
-    expected epoch would abort it and return an error.
+    This check precedes InitProducerId, because even a rejected InitProducerId would abort a
+    decision that a newer owner is writing. With transaction version 1, this function aborts an open
+    transaction that contains this batch's decision. If that transaction stayed open, InitProducerId
+    with an expected epoch would abort it and return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
@@ -135,7 +135,7 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
 def _take_over(
     client: TransactionalClient, options: ExactlyOnce, owner: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
-    """Bump the epoch of the sink id, so that no pending request can decide the batch."""
+    """Bump the epoch of the sink id, so that no pending request can commit the batch."""
     sink_id = options.transactional_id
     try:
         return client.init_producer_id(

@@ -1,10 +1,10 @@
 """Commits a batch after its tasks have finished.
 
 Runs steps 7 to 11 of the protocol on the driver: verify, decide, roll forward, mark, sweep. The
-steps use the sink's producer id and epoch from planning. Invariant: a batch is decided by a
-single EndTxn request for all its rows. If an error occurs before this request, the batch is
-undecided. A later error reports that the batch is decided. A batch counts as decided only after the
-EndTxn is acknowledged. The only Spark class used here is `WriterCommitMessage`.
+steps use the sink's producer id and epoch from planning. Invariant: a batch is decided by a single
+EndTxn request for all its rows, and counts as decided only after the request is acknowledged. If
+an error occurs before the request, the batch is undecided. An error after the acknowledgment
+reports that the batch is decided. The only Spark class used here is `WriterCommitMessage`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def commit(
     `offsets` contains the source offsets, or is None if they are unknown.
 
     Raises `BatchNotCommittedError` or `SinkFencedError` if the batch is not decided and none of its
-    rows will be visible, `ReplayMismatchError` if the batch was decided with different rows,
-    `OutcomeUnknownError` if the outcome is unknown, and `RowsLostError` if decided rows were
+    rows will be visible. Raises `ReplayMismatchError` if the batch was decided with different rows.
+    Raises `OutcomeUnknownError` if the outcome is unknown, and `RowsLostError` if decided rows were
     aborted. Also raises subclasses of `KafkaError`.
     """
     results = TaskResults.of(options.transactional_id, messages)
@@ -167,7 +167,7 @@ class _Batch:
 
         A batch without rows also has a decision. The decision records that the batch is committed,
         and its transaction can commit source offsets. The result is None for a job without rows and
-        without `batchId`, because nothing would read its decision.
+        without `batchId`, because no later run would read its decision.
         """
         results = self.results
         if not results.prepared and results.task.batch_id is None:
@@ -187,7 +187,10 @@ class _Batch:
         )
 
     def supplement(self) -> Decision | None:
-        """Return a new decision for a decided batch, or None if no rows are lost."""
+        """Return a decision that replaces the lost rows of a decided batch.
+
+        Returns None if no rows are lost.
+        """
         with step(Step.COMMIT_COMPARE):
             state = self._decided_before()
             self._compare(state.decision)
@@ -222,10 +225,10 @@ class _Batch:
         state = self._topic.read_latest().queries.get(self.results.task.query_id)
         number = self.results.replayed_number
         if state is None or state.decision.number != number:
-            current = "no decision" if state is None else f"decision {state.decision.number}"
+            current = "missing" if state is None else f"decision {state.decision.number}"
             raise SinkFencedError(
-                f"{self._name} is a replay of decision {number}, but topic "
-                f"'{self.options.commit_topic}' now contains {current} for this query. "
+                f"{self._name} replays the batch of decision {number}, but the latest decision of "
+                f"this query in topic '{self.options.commit_topic}' is now {current}. "
                 "Either another run has continued the query, or the state was removed. The rows of "
                 "this run will not be visible.",
                 advice="Make sure that only one run of the query is active.",

@@ -126,7 +126,7 @@ class CommitTopic:
                 f"The commit topic '{self._name}' does not exist, so the decisions of "
                 f"transactionalId '{self._sink_id}' are unknown.",
                 advice="If the sink uses another commit topic (option 'commitTopic'), run the "
-                f"command again with this topic. {self._advice_to_register}",
+                f"command again with the topic. {self._advice_to_register}",
                 topic=self._name,
                 transactional_id=self._sink_id,
             )
@@ -246,7 +246,7 @@ class CommitTopic:
 
         The registration later proves that the topic still contains the records of the sink. Raises
         `SinkNotRegisteredError` if the registration is missing, but the transaction coordinator
-        knows the sink's id. Then either records were lost, or the sink used another topic.
+        knows the sink's id. This means that records were lost or that the sink used another topic.
         """
         known = (self._topic_id or "", self._sink_id)
         if known in _REGISTERED:
@@ -329,7 +329,7 @@ class CommitTopic:
             ) from None
 
     def removal(self) -> list[tuple[bytes, bytes | None]]:
-        """Return records that remove the state of the sink and register it again.
+        """Return records that remove the state of the sink and register the sink again.
 
         The returned records must be written in one transaction. The existing records may be
         corrupt.

@@ -7,8 +7,8 @@ character with a special meaning in patterns or paths.
 The ids are reused, so a sink has a limited number of ids, regardless of its number of batches, runs
 and jobs. Coordinators retain each id for `transactional.id.expiration.ms` (7 days). Reuse does not
 affect correctness, because a transaction is identified by its producer id and epoch. However, an
-earlier attempt that is still running aborts the transaction of a later attempt with the same id.
-The later batch then fails. Therefore, an id is reused as late as possible.
+earlier attempt that is still running aborts the transaction of a later attempt with the same id,
+and the later batch fails. Therefore, an id is reused as late as possible.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def task_id(
 
 
 def unused_task_id(sink_id: str) -> str:
-    """Return a task id that no task of the sink uses. It is used to check the ACLs on task ids."""
+    """Return a task id that no task of the sink uses, for checks of the ACLs on task ids."""
     last = 2**31 - 1
     return str(task_id(sink_id, 0, partition=last, attempt=0, task_attempt_id=0))
 
@@ -105,7 +105,10 @@ def parse_task_id(text: str) -> TaskId | None:
 
 
 def is_task_id_of(text: str, sink_id: str, *, generation: int | None = None) -> bool:
-    """Return whether this is the id of a task attempt of the sink (of the generation, if given)."""
+    """Return whether the id belongs to a task attempt of the sink.
+
+    If `generation` is not None, the attempt must also belong to this generation.
+    """
     parsed = parse_task_id(text)
     return (
         parsed is not None and parsed.sink_id == sink_id and generation in (None, parsed.generation)

@@ -1,10 +1,10 @@
 """Repairs a sink without Spark: recovers unfinished batches, or removes the sink's state.
 
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
-functions in the same order as the query at its next start. It fences the sink, commits decided
-transactions and aborts undecided transactions. A repair is safe while a query is running, but the
-query's current batch fails with an error. A repair accepts the loss of rows or removes unreadable
-decisions only if the operator requests it.
+functions in the same order as the query at its next start. A repair fences the sink, commits
+decided transactions and aborts undecided transactions. A repair is safe while a query is running,
+but the query's current batch fails with an error. A repair accepts the loss of rows or removes
+unreadable decisions only if the operator requests it.
 """
 
 from __future__ import annotations

@@ -234,8 +234,9 @@ def examine(
 def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
     """Describe the sink's transactional id.
 
-    The request also contains a task id that does not exist. The request therefore fails if the
-    principal lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit these ids.
+    The DescribeTransactions request also contains a task id that does not exist, so the request
+    fails if the principal lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit
+    these ids.
     """
     try:
         return client.describe_transactions([sink_id, unused_task_id(sink_id)]).get(sink_id)

@@ -1,9 +1,10 @@
 """Plans a batch on the driver before its tasks start.
 
-Runs steps 1 to 4 of the protocol: register, fence, read, roll forward, mark, sweep. Invariant: when
-a `Plan` exists, no older driver can decide a batch, and every undecided transaction of the sink has
-been or is being aborted. For every earlier decision that is not finished, the plan contains the
-decision's lost rows, or the reason why the outcome is unknown.
+Runs steps 1 to 4 of the protocol: register, fence, read, sweep. Before the sweep, planning also
+runs steps 9 and 10 for earlier decisions: roll forward, mark. Invariant: when a `Plan` exists, no
+older driver can commit a batch, and every undecided transaction of the sink has been or is being
+aborted. For every earlier decision that is not finished, the plan contains the decision's lost
+rows, or the reason why the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class LastDecision:
     """The last decision of a query. Tasks compare their batch with this decision.
 
     `lost` contains Spark's partitions whose rows are lost. `totals_of_lost` contains the totals of
-    these rows by partition. `unknown` is set if the outcome of the decision is unknown. In that
-    case, the query cannot continue.
+    these rows by partition. `unknown` is set if the outcome of the decision is unknown, because the
+    query cannot continue without the outcome.
     """
 
     number: int
@@ -111,10 +112,11 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
     unknown, planning raises `RowsLostError` or `OutcomeUnknownError` until an operator has accepted
     the loss.
 
-    Raises `CommitTopicError` for a topic with unsafe settings or with corrupt or missing records,
-    `OutcomeUnknownError` if it is not known yet whether transactions of a decision are committed,
-    `SinkFencedError` if another run has taken over, and `OptionError` for a timeout that the
-    brokers do not allow. Also raises subclasses of `KafkaError`. Planning can safely be repeated.
+    Raises `CommitTopicError` for a topic with unsafe settings or with corrupt or missing records.
+    Raises `OutcomeUnknownError` if it is not known yet whether transactions of a decision are
+    committed. Raises `SinkFencedError` if another run has taken over, and `OptionError` for a
+    timeout that the brokers do not allow. Also raises subclasses of `KafkaError`. Planning can
+    safely be repeated.
     """
     sink_id = options.transactional_id
     topic = CommitTopic(client, options.commit_topic, sink_id)
@@ -181,7 +183,7 @@ def _rolled_forward(
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
     """Return the lost entries and the unknown outcomes, both by query id.
 
-    If the outcome of a decision is unknown, only the query of this decision stops.
+    If the outcome of a decision is unknown, only the query of the decision stops.
     """
     lost: dict[str, Sequence[Entry]] = {}
     unknown: dict[str, UnknownOutcome] = {}
@@ -288,7 +290,8 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
     """Check the brokers' settings.
 
-    If the settings cannot be read, the first task reports a timeout that is too long.
+    If the settings cannot be read, only the first task detects a transaction timeout that is too
+    long.
     """
     if config is None:
         return

@@ -16,10 +16,9 @@ safely repeat this step, because the outcome of a transaction never changes.
         ended it
     (f) all other cases                OutcomeUnknownError
 
-If another process has written the decision, `roll_forward` describes the decision's transactions
-before it sends EndTxn. A transaction in state PrepareCommit is already committed, but EndTxn would
-wait for its markers. These markers cannot be written while a partition of the transaction is
-offline.
+If another process has written the decision, `roll_forward` sends DescribeTransactions before
+EndTxn. A transaction in state PrepareCommit is already committed, but EndTxn would wait for its
+markers. These markers cannot be written while a partition of the transaction is offline.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ failpoint tests. Invariant: `reach` does nothing unless the `PYSPARK_KAFKA_FAILP
 environment variable contains the name of a Python function as `module:function`. If the variable is
 set, `reach` calls this function with the name of the failpoint.
 
-The name of a failpoint is `step.before` or `step.after`. For a request within a step it is
+The name of a failpoint is `step.before` or `step.after`. For a request within a step, the name is
 `step.request.before` or `step.request.after` (see `failpoint_client`).
 """
 

@@ -8,10 +8,10 @@ the check succeeds, the list contains no attempts of a newer owner.
 
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch from
 DescribeTransactions. EndTxn bumps the epoch, but has no effect on an id that another attempt has
-initialized since. With version 1, EndTxn does not bump the epoch: an attempt that is still writing
-would begin another transaction. Therefore the sweep sends InitProducerId, which also aborts the
-transaction of an attempt that has initialized the id since. Such an attempt belongs to a much later
-batch, because ids are reused late (`names`). The later batch then fails.
+initialized in the meantime. With version 1, EndTxn does not bump the epoch: an attempt that is
+still writing would begin another transaction. Therefore the sweep sends InitProducerId, which also
+aborts the transaction of an attempt that has initialized the id in the meantime. Such an attempt
+belongs to a much later batch, because ids are reused late (`names`). The later batch then fails.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _fence(
     """Abort the transactions and bump the epochs of all ids.
 
     Errors from EndTxn are ignored, because the id is then in another state, and the next round of
-    the sweep finds this state.
+    the sweep finds the state.
     """
     if version == 1:
         client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)

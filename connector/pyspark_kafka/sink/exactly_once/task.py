@@ -56,11 +56,12 @@ def write_task(
 ) -> TaskMessage:
     """Write the rows of one task, or count them if they are already committed.
 
-    Raises `StaleBatchError` if the batch is older than the last decision, `OutcomeUnknownError` if
-    the outcome of the last decision is unknown, `RowsLostError` if an earlier batch has lost rows,
-    `SinkFencedError` if another run has taken over, `ReplayMismatchError` if lost rows and their
-    replacements differ, and `RowError` if a row cannot be written. Also raises subclasses of
-    `KafkaError`. After an error, no rows of this attempt will be visible.
+    Raises `StaleBatchError` if the batch is older than the last decision. Raises
+    `OutcomeUnknownError` if the outcome of the last decision is unknown, and `RowsLostError` if an
+    earlier batch has lost rows. Raises `SinkFencedError` if another run has taken over. Raises
+    `ReplayMismatchError` if lost rows and their replacements differ, and `RowError` if a row cannot
+    be written. Also raises subclasses of `KafkaError`. After an error, no rows of this attempt will
+    be visible.
     """
     exactly_once = options.exactly_once
     assert exactly_once is not None

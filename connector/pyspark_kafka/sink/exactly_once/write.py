@@ -1,12 +1,12 @@
 """Implements `sink.writers.Write` for exactly-once writes: planning, tasks, commit and abort.
 
 Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) to send it to the
-tasks, and in a batch job also to send it to the process that commits. Spark does not pickle the
-writer that it creates to commit a micro-batch. Pickling is therefore the only call that always
-precedes all tasks and never follows a task. Invariant: planning runs once, when a write is first
-pickled, and its result is pickled with the write. Creating a write sends no requests to brokers,
-because Spark also creates a write in the process that commits. `commit` and `abort` receive only
-options and messages.
+tasks. In a batch job, Spark also pickles the writer to send it to the process that commits. Spark
+does not pickle the writer that it creates to commit a micro-batch. Pickling is therefore the only
+call that always precedes all tasks and never follows a task. Invariant: planning runs once, when a
+write is first pickled, and its result is pickled with the write. Creating a write sends no requests
+to brokers, because Spark also creates a write in the process that commits. `commit` and `abort`
+receive only options and messages.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class ExactlyOnceWrite:
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
         """Return the source offsets of the micro-batch if they are required or cheap to read.
 
-        With `onReplayMismatch=warn`, they are required, because nothing else shows that a replay
-        with different rows has the same input.
+        With `onReplayMismatch=warn`, they are required, because only the source offsets show that a
+        replay with different rows has the same input.
         """
         options = self.exactly_once
         if options.checkpoint is None:

@@ -103,8 +103,8 @@ class CachedTokens:
 class _RunningRequest:
     """A call to a provider, in its own thread.
 
-    A library may block for longer than a query should wait. All callers that need the token wait
-    for the same call.
+    The call has its own thread, because the provider's library may block for longer than a query
+    should wait. All callers that need the token wait for the same call.
     """
 
     def __init__(self, request: Callable[[], Token]) -> None:

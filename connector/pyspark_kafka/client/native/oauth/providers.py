@@ -1,8 +1,7 @@
 """Finds the token provider that `sasl.oauthbearer.token.provider` names.
 
-A table lists the vendors' providers. Entry points would not work with an archive passed to
-`spark-submit --py-files`, because such an archive has no package metadata. The vendors' libraries
-are optional extras.
+A table lists the vendors' providers. Entry points would require package metadata, which an archive
+passed to `spark-submit --py-files` does not contain. The vendors' libraries are optional extras.
 """
 
 from __future__ import annotations
