@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -132,6 +133,7 @@ def _throttled_replicas(name: str) -> Callable[[str], object]:
     return check
 
 
+@lru_cache(maxsize=64)
 def parse_throttled_replicas(value: str) -> frozenset[tuple[int, int]] | None:
     """Return pairs of partition index and broker id, or None for all replicas.
 

@@ -164,12 +164,18 @@ def leader_and_isr_updates(
 
 
 def _complete_reassignment(target: Target) -> Target:
-    """Remove the removing replicas if all target replicas are in the ISR."""
-    if not target.adding_replicas and not target.removing_replicas:
+    """Remove the removing replicas if all adding replicas are in the ISR.
+
+    If the reassignment reduces the number of replicas, all target replicas must be in the ISR.
+    Source: `PartitionReassignmentReplicas.maybeCompleteReassignment`.
+    """
+    adding, removing = target.adding_replicas, target.removing_replicas
+    if not adding and not removing:
         return target
-    replicas = _without(target.replicas, target.removing_replicas)
-    isr = _without(target.isr, target.removing_replicas)
-    if not replicas or not set(replicas) <= set(isr):
+    replicas = _without(target.replicas, removing)
+    isr = _without(target.isr, removing)
+    required = replicas if len(adding) < len(removing) else adding
+    if not isr or not set(required) <= set(isr):
         return target
     return replace(target, replicas=replicas, isr=isr, adding_replicas=(), removing_replicas=())
 

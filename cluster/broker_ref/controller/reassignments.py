@@ -2,9 +2,9 @@
 
 A reassignment has two stages. The controller first adds the new replicas to the existing replicas.
 `adding_replicas` contains the new replicas, and `removing_replicas` contains the existing replicas
-that are not target replicas. When the ISR contains all target replicas,
-`elections.change_partition` drops the removing replicas. A reassignment completes immediately if it
-only drops or reorders in-sync replicas.
+that are not target replicas. When the ISR contains all new replicas, `elections.change_partition`
+drops the removing replicas. If the number of replicas is reduced, the ISR must contain all target
+replicas. A reassignment completes immediately if it only drops or reorders in-sync replicas.
 
 Purpose: create the records that start and cancel reassignments. Invariant: a cancellation restores
 the previous replicas. Source: KIP-455, `PartitionReassignmentReplicas` and

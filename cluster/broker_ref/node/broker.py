@@ -287,7 +287,9 @@ class BrokerNode:
                 registration.set_ready_to_unfence()
         elif registration.state is BrokerState.UNFENCING:
             own = self.metadata.brokers.get(self._config.node_id)
-            if own is not None and not own.is_fenced:
+            # Another process with the same id may have registered since.
+            is_own = own is not None and own.broker_epoch == registration.broker_epoch
+            if own is not None and is_own and not own.is_fenced:
                 registration.on_unfenced()
 
     def _attempt(self, step: Callable[[], None]) -> None:

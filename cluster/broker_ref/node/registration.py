@@ -214,8 +214,13 @@ class BrokerLifecycleManager:
                 )
             case ErrorCode.cluster_authorization_failed:
                 self._not_authorized()
+            case ErrorCode.invalid_registration:
+                self.failure = (
+                    "The controller rejected this broker's registration (INVALID_REGISTRATION). "
+                    "See the controller's log for the reason."
+                )
             case other:
-                self.failure = f"The controller rejected this broker's registration: {other.name}."
+                self._not_registered(other.name.upper())
 
     def _not_authorized(self) -> None:
         self.failure = (

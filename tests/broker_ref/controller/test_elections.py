@@ -26,8 +26,8 @@ def cluster(
     configs: Mapping[str, str | None] | None = None,
     features: dict[str, int] | None = None,
 ) -> ControllerDriver:
-    """Start three brokers and create topic t with one partition on `replicas`."""
-    driver = ControllerDriver(1, 2, 3, features=features)
+    """Start four brokers and create topic t with one partition on `replicas`."""
+    driver = ControllerDriver(1, 2, 3, 4, features=features)
     new = NewTopic(name="t", assignments=((0, replicas),), configs=configs or {})
     driver.create_topic(new)
     return driver
@@ -246,6 +246,24 @@ def test_reassignment_completes_when_the_new_replicas_are_in_sync() -> None:
     assert (done.leader, done.leader_epoch) == (3, 1)
 
 
+def test_reassignment_completes_although_a_retained_replica_is_not_in_sync() -> None:
+    driver = cluster(1, 2, 3)
+    driver.propose(driver.partition(), (1, 3))
+    driver.controller.alter_reassignments({("t", 0): (1, 2, 4)})
+    assert isinstance(driver.propose(driver.partition(), (1, 3, 4)), PartitionMetadata)
+    assert driver.partition().replicas == (1, 2, 4)
+    assert set(driver.partition().isr) == {1, 4}
+
+
+def test_reassignment_to_fewer_replicas_waits_until_all_are_in_sync() -> None:
+    driver = cluster(1, 2, 3)
+    driver.propose(driver.partition(), (1, 3))
+    driver.controller.alter_reassignments({("t", 0): (1, 2)})
+    assert driver.partition().is_reassigning
+    driver.propose(driver.partition(), (1, 2, 3))
+    assert driver.partition().replicas == (1, 2)
+
+
 def test_reassignment_that_keeps_the_leader_increases_the_leader_epoch() -> None:
     driver = cluster(1, 2)
     driver.controller.alter_reassignments({("t", 0): (1, 3)})
@@ -277,9 +295,8 @@ def test_cancelled_reassignment_restores_the_previous_replicas() -> None:
 
 def test_reassignment_is_not_cancelled_if_records_would_be_lost() -> None:
     driver = cluster(1, 2)
-    driver.controller.alter_reassignments({("t", 0): (1, 3)})
     driver.expire(2)
-    driver.controller.alter_reassignments({("t", 0): (3, 2)})
+    driver.controller.alter_reassignments({("t", 0): (3, 4)})
     driver.propose(driver.partition(), (1, 3))
     driver.expire(1)
     assert driver.partition().isr == (3,)
@@ -289,14 +306,14 @@ def test_reassignment_is_not_cancelled_if_records_would_be_lost() -> None:
 
 
 def test_reassignment_is_cancelled_with_loss_if_the_topic_allows_unclean_elections() -> None:
-    driver = cluster(1, 2, configs=UNCLEAN)
-    driver.propose(driver.partition(), (1,))
-    driver.controller.alter_reassignments({("t", 0): (3, 2)})
-    driver.propose(driver.partition(), (1, 3))
-    driver.expire(1)
+    driver = cluster(2, 1, configs=UNCLEAN)
+    driver.propose(driver.partition(), (2,))
+    driver.controller.alter_reassignments({("t", 0): (3, 4)})
+    driver.propose(driver.partition(), (2, 3))
+    driver.expire(2)
     assert seen(driver) == (3, (3,), 1)
     assert driver.controller.alter_reassignments({("t", 0): None}) == [None]
-    assert (driver.partition().replicas, seen(driver)) == ((2, 1), (2, (2,), 2))
+    assert (driver.partition().replicas, seen(driver)) == ((1, 2), (1, (1,), 2))
     assert driver.partition().leader_recovery_state == RECOVERED
 
 

@@ -161,6 +161,15 @@ def test_brokers_wait_for_the_controller(caplog: pytest.LogCaptureFixture) -> No
     cluster.run_until(lambda: all(cluster.is_serving(each) for each in BROKERS))
 
 
+def test_a_registration_is_retried_after_a_temporary_error() -> None:
+    cluster = VirtualCluster(*(config(each) for each in BROKERS))
+    rule = cluster.faults.refuse(
+        ErrorCode.kafka_storage_error, Match(api_keys=frozenset({62})), times=1
+    )
+    cluster.start_all()
+    assert rule.hits == 1
+
+
 # Shutdown
 
 
