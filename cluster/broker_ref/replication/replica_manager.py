@@ -526,15 +526,37 @@ class ReplicaManager:
         self._offline[key] = _Offline(topic_id=metadata.topic_id, reason=reason)
 
     def _delete(self, key: PartitionKey) -> None:
-        """Remove a replica and its log; a failed removal is retried at the next startup."""
+        """Remove a replica and its log; a failed removal is retried at the next startup.
+
+        The log of a topic that the metadata does not know is only renamed, because the controller
+        may have started with an older copy of its journal.
+        """
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
         partition.resign()
         self._fetchers.remove_partition(key)
         try:
-            self._directory.delete_log(key.topic, key.partition, topic_id=uuid_text(topic_id))
+            if topic_id in self._metadata.removed_topics or topic_id in self._metadata.topics_by_id:
+                self._directory.delete_log(key.topic, key.partition, topic_id=uuid_text(topic_id))
+            else:
+                self._rename_stray(key, topic_id)
         except StorageError as error:
             _warn_of_stray(key, str(error))
+
+    def _rename_stray(self, key: PartitionKey, topic_id: Uuid) -> None:
+        text = uuid_text(topic_id)
+        name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
+        logger.warning(
+            "The log %s-%d has topic id %s, %s. The log was renamed to %s. Remove this directory if "
+            "it is not needed.",
+            key.topic,
+            key.partition,
+            text,
+            "but this broker is no longer a replica of the partition"
+            if topic_id in self._metadata.topics_by_id
+            else "which the metadata does not contain",
+            name,
+        )
 
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
         """Remove a log unless it belongs to the topic with the id `keep`.
@@ -546,17 +568,11 @@ class ReplicaManager:
         topic_id = file.read()
         if topic_id is None or topic_id == keep:
             return True
-        text = uuid_text(topic_id)
         try:
             if topic_id in self._metadata.removed_topics:
-                self._directory.delete_log(key.topic, key.partition, topic_id=text)
+                self._directory.delete_log(key.topic, key.partition, topic_id=uuid_text(topic_id))
             else:
-                name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
-                logger.warning(
-                    "The log %s-%d has topic id %s, which the metadata does not contain. The "
-                    "log was renamed to %s. Remove this directory if it is not needed.",
-                    key.topic, key.partition, text, name,
-                )  # fmt: skip
+                self._rename_stray(key, topic_id)
         except StorageError as error:
             _warn_of_stray(key, str(error))
         return not self._storage.exists(file.path)

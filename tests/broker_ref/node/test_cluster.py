@@ -16,8 +16,10 @@ from broker_ref.controller.metadata_batches import decode_commits
 from broker_ref.controller.records import UnreadableRecordError
 from broker_ref.faults import Match, Sender
 from broker_ref.node import metadata_follower
+from broker_ref.node.controller import JOURNAL_FILE
 from broker_ref.node.forwarding import ENVELOPE_KEY, FORWARDING_TIMEOUT_MS
 from broker_ref.node.registration import BrokerState
+from broker_ref.protocol.identifiers import uuid_text
 from integration.raw import request
 from integration.simulation.cluster import CONTROLLER, host_of
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -543,6 +545,23 @@ def test_a_broker_stops_if_its_storage_fails(cluster: VirtualCluster, clients: C
     cluster.disk(host_of(1)).fail_on(None)
     cluster.start_broker(1)
     await_in_sync(cluster, *BROKERS)
+
+
+def test_logs_are_retained_if_the_controller_starts_with_an_older_journal(
+    cluster: VirtualCluster, clients: Clients
+) -> None:
+    journal, disk = cluster.disk(CONTROLLER), cluster.disk(host_of(1))
+    before = journal.read(JOURNAL_FILE)
+    clients.create_topic("t", 1)
+    assert clients.write(1, "a", acks=1) is ErrorCode.none
+    topic_id = uuid_text(cluster.broker(1).metadata.topics["t"].topic_id)
+    log_file = "00000000000000000000.log"
+    records = disk.read(f"t-0/{log_file}")
+    cluster.kill(CONTROLLER)
+    journal.write_atomically(JOURNAL_FILE, before)
+    cluster.start_controller()
+    cluster.run_until(lambda: "t" not in cluster.broker(1).metadata.topics)
+    assert disk.read(f"{topic_id}-0.0-stray/{log_file}") == records
 
 
 def test_a_follower_stops_if_its_storage_fails(cluster: VirtualCluster, clients: Clients) -> None:
