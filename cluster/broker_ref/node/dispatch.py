@@ -57,6 +57,12 @@ class Client:
 
 UNKNOWN_CLIENT: Final = Client()
 
+_UNAUTHENTICATED_ELEMENTS_MAX: Final = 1_000
+"""The maximum number of array elements in a request from a client that has not logged in.
+
+The error response contains the elements again, so a larger request would cost much CPU time.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
@@ -241,7 +247,7 @@ class Dispatcher:
         Return None if the API or version is not supported, or if the request expects no response.
         Raises: MalformedRequestError.
         """
-        cursor = Cursor(frame)
+        cursor = Cursor(frame, elements_left=_UNAUTHENTICATED_ELEMENTS_MAX)
         header = read_prefix(cursor)
         api = self._apis.get(header.api_key)
         if api is None or header.api_version not in api.versions:

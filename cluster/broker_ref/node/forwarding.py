@@ -27,6 +27,9 @@ RETRY_BACKOFF_MS: Final = 100
 FORWARDING_TIMEOUT_MS: Final = 30_000
 """The timeout for a forwarded request (Kafka's default for `request.timeout.ms`)."""
 
+FORWARDED_BYTES_MAX: Final = 64 * 2**20
+"""The maximum size of all requests that wait for the controller, except for a single request."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -62,13 +65,27 @@ class ForwardingManager:
         self._schedule = schedule
         self._now_ms = now_ms
         self._dispatcher = dispatcher
+        self._waiting_bytes = 0
 
     def forward(self, request: Request) -> None:
-        """Forward a request to the controller. The client receives the controller's response."""
+        """Forward a request to the controller. The client receives the controller's response.
+
+        If too many bytes are already waiting for the controller, close the connection. The client
+        can then retry.
+        """
+        request_bytes = len(request.frame)
+        if self._waiting_bytes and self._waiting_bytes + request_bytes > FORWARDED_BYTES_MAX:
+            self._dispatcher.close_connection(
+                request.pending.connection_id,
+                f"{self._waiting_bytes} bytes of other requests are waiting for the controller",
+            )
+            return
+        self._waiting_bytes += request_bytes
         self._send(request, self._now_ms() + FORWARDING_TIMEOUT_MS)
 
     def _send(self, request: Request, deadline_ms: int) -> None:
         def handle_response(response: EnvelopeResponse) -> None:
+            self._waiting_bytes -= len(request.frame)
             if response.error_code is ErrorCode.none and response.response_data is not None:
                 self._dispatcher.send_response(request.pending, response.response_data)
             else:
@@ -76,7 +93,7 @@ class ForwardingManager:
                     "The controller rejected a forwarded request with API key %d: %s.",
                     request.api.key, response.error_code.name,
                 )  # fmt: skip
-                self._give_up(request, ErrorCode.unknown_server_error)
+                self._dispatcher.refuse(request, ErrorCode.unknown_server_error)
 
         def handle_failure(reason: str) -> None:
             again_ms = self._now_ms() + RETRY_BACKOFF_MS
@@ -85,7 +102,8 @@ class ForwardingManager:
                     "The controller did not respond to a forwarded request with API key %d: %s.",
                     request.api.key, reason,
                 )  # fmt: skip
-                self._give_up(request, ErrorCode.request_timed_out)
+                self._waiting_bytes -= len(request.frame)
+                self._dispatcher.refuse(request, ErrorCode.request_timed_out)
                 return
             self._schedule.at(again_ms, lambda _: self._send(request, deadline_ms))
 
@@ -103,9 +121,6 @@ class ForwardingManager:
             on_failure=handle_failure,
             timeout_ms=max(deadline_ms - self._now_ms(), 1),
         )
-
-    def _give_up(self, request: Request, error_code: ErrorCode) -> None:
-        self._dispatcher.refuse(request, error_code)
 
 
 def _address_bytes(host: str) -> bytes:

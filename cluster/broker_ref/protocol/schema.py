@@ -71,7 +71,14 @@ class FieldSchema:
 
 def fields_of(entity: type[Any]) -> tuple[FieldSchema, ...]:
     """Return the fields of a kio entity class in encoding order."""
-    return tuple(_describe(field) for field in dataclasses.fields(entity))
+    fields = _FIELDS.get(entity)
+    if fields is None:
+        fields = tuple(_describe(field) for field in dataclasses.fields(entity))
+        _FIELDS[entity] = fields
+    return fields
+
+
+_FIELDS: Final[dict[type[Any], tuple[FieldSchema, ...]]] = {}
 
 
 def struct_of(hint: Any) -> Any:

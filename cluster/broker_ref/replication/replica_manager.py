@@ -547,8 +547,8 @@ class ReplicaManager:
         text = uuid_text(topic_id)
         name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
         logger.warning(
-            "The log %s-%d has topic id %s, %s. The log was renamed to %s. Remove this directory if "
-            "it is not needed.",
+            "The log %s-%d has topic id %s, %s. The log was renamed to %s. Remove this directory "
+            "if it is not needed.",
             key.topic,
             key.partition,
             text,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api import k17_sasl_handshake, k36_sasl_authenticate
+from broker_ref.api import k15_describe_groups, k17_sasl_handshake, k36_sasl_authenticate
 from broker_ref.api.contract import Api, Call
 from broker_ref.api.k60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from broker_ref.events import (
@@ -39,7 +39,7 @@ LISTENER = "SASL_PLAINTEXT"
 
 
 class Node:
-    """A dispatcher with one API, which stores its calls, behind an `Authentication`."""
+    """A dispatcher behind an `Authentication`. It stores the calls of DescribeCluster."""
 
     def __init__(self, *, max_reauth_ms: int = 0) -> None:
         self.calls: list[Call] = []
@@ -49,7 +49,13 @@ class Node:
             key=60, versions=range(3), request=DescribeClusterRequest, handle=self._call
         )
         apis: dict[int, Api[Any]] = {
-            api.key: api for api in (described, k17_sasl_handshake.API, k36_sasl_authenticate.API)
+            api.key: api
+            for api in (
+                described,
+                k15_describe_groups.API,
+                k17_sasl_handshake.API,
+                k36_sasl_authenticate.API,
+            )
         }
         self.dispatcher = Dispatcher(apis, self, unsupported=lambda: None)
         jaas = JaasEntry(login_module="M", options={"user_alice": "secret"})
@@ -198,6 +204,15 @@ def test_an_illegal_request_during_the_login_gets_an_error_response() -> None:
     assert node.send("describe_cluster", 0) == []
     (effect,) = node.advance(DELAY_MS)
     assert error_code(effect, "describe_cluster", 0) is ErrorCode.illegal_sasl_state
+
+
+def test_a_large_illegal_request_during_the_login_gets_no_error_response() -> None:
+    """The response would contain each group, which takes long to encode."""
+    node = Node()
+    node.open()
+    node.send("sasl_handshake", 1, mechanism="PLAIN")
+    (effect,) = node.send("describe_groups", 5, groups=("",) * 2_000)
+    assert isinstance(effect, CloseConnection)
 
 
 def test_an_expired_session_is_closed_at_the_next_request() -> None:

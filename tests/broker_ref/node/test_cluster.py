@@ -15,7 +15,7 @@ from broker_ref.controller.metadata import Commit, PartitionMetadata
 from broker_ref.controller.metadata_batches import decode_commits
 from broker_ref.controller.records import UnreadableRecordError
 from broker_ref.faults import Match, Sender
-from broker_ref.node import metadata_follower
+from broker_ref.node import forwarding, metadata_follower
 from broker_ref.node.controller import JOURNAL_FILE
 from broker_ref.node.forwarding import ENVELOPE_KEY, FORWARDING_TIMEOUT_MS
 from broker_ref.node.registration import BrokerState
@@ -269,6 +269,22 @@ def test_forwarding_times_out_without_a_controller(
     (refused,) = clients.outcome(sent).topics
     assert refused.error_code is ErrorCode.request_timed_out
     assert cluster.now_ms - before_ms <= FORWARDING_TIMEOUT_MS
+
+
+def test_requests_that_wait_for_the_controller_are_limited_in_size(
+    cluster: VirtualCluster, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "FORWARDED_BYTES_MAX", 1)
+    cluster.kill(CONTROLLER)
+    first = clients.send(2, create_topics("t", replicas=(2, 3)))
+    second = clients.send(2, create_topics("u", replicas=(2, 3)))
+    assert first.is_open()
+    assert second.is_closed
+    cluster.start_controller()
+    assert clients.outcome(first).topics[0].error_code is ErrorCode.none
+    assert clients.call(2, create_topics("u", replicas=(2, 3))).topics[0].error_code is (
+        ErrorCode.none
+    )
 
 
 def draw_producer_ids(clients: Clients, broker_id: int, count: int) -> list[int]:
