@@ -379,7 +379,11 @@ class ReplicaManager:
             self._apply_retention(partition, now_ms)
 
     def run_compaction(self, now_ms: int) -> None:
-        """Compact a limited number of bytes, and schedule the remaining work for the next step."""
+        """Compact a limited number of bytes, and schedule the next step.
+
+        If no work remains, the next step runs after `log.cleaner.backoff.ms`, as in Kafka's
+        `LogCleaner`.
+        """
         compacted = [each for each in self._partitions.values() if each.log.config.compact]
         stable_offsets = {
             (partition.key.topic, partition.key.partition): partition.last_stable_offset
@@ -391,6 +395,8 @@ class ReplicaManager:
                 self._handle_storage_failure(partition, partition.log.storage_error)
         if has_more and self.storage_failed is None:
             self._schedule.at(now_ms, self.run_compaction)
+        else:
+            self._schedule_compaction(now_ms)
 
     def _expire_producers(self, partition: Partition, now_ms: int) -> bool:
         """Remove the state of expired producers."""
@@ -462,11 +468,8 @@ class ReplicaManager:
             self._schedule_compaction(now_ms)
 
     def _schedule_compaction(self, now_ms: int) -> None:
-        def run(time_ms: int) -> None:
-            self.run_compaction(time_ms)
-            self._schedule_compaction(time_ms)
-
-        self._schedule.at(now_ms + max(self._config.log_cleaner_backoff_ms, 1), run)
+        backoff_ms = max(self._config.log_cleaner_backoff_ms, 1)
+        self._schedule.at(now_ms + backoff_ms, self.run_compaction)
 
     def _partition_configs(self, topic: Topic) -> _PartitionConfigs:
         own = frozenset(topic.configs.items())

@@ -15,6 +15,7 @@ from broker_ref.api.k21_delete_records import (
     RequestedPartition,
     RequestedTopic,
 )
+from broker_ref.log.log_manager import LogManager
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication import replica_manager
 from broker_ref.replication.fetch_session_cache import FetchPartition
@@ -431,3 +432,24 @@ def test_compacted_topic_is_compacted_on_every_replica() -> None:
     cluster.run(5000)
     for broker in cluster.brokers.values():
         assert set(values(broker.partition).values()) == {b"new", b"active"}
+
+
+def test_a_long_compaction_runs_one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = VirtualCluster(brokers=1, configs={"log_cleaner_backoff_ms": 1000})
+    has_more = True
+    steps: list[int] = []
+
+    def clean(_: LogManager, now_ms: int, __: object) -> bool:
+        steps.append(now_ms)
+        return has_more
+
+    monkeypatch.setattr(LogManager, "clean", clean)
+    schedule, start_ms = cluster.leader.schedule, cluster.now_ms
+    times_ms = [start_ms + 1000 * number for number in range(1, 6)]
+    for now_ms in times_ms:
+        schedule.run(now_ms)
+    assert steps == times_ms
+    has_more = False
+    for delay_ms in (5000, 5999, 6000):
+        schedule.run(start_ms + delay_ms)
+    assert steps == [*times_ms, start_ms + 5000, start_ms + 6000]
