@@ -453,7 +453,8 @@ class LogSegment:
 
         Raises: CorruptLogError.
         """
-        position, next_offset = self._start_for(offset)
+        # The batch before `offset` determines the result, because there can be a gap between them.
+        position, next_offset = self._start_for(offset - 1)
         for _, header in self._headers(position, next_offset):
             if header.last_offset >= offset:
                 break

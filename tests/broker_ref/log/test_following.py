@@ -151,6 +151,20 @@ def test_truncation_restores_the_earlier_state(offset: int) -> None:
     assert read_all(open_log(storage, recovery_point=log.log_end_offset)) == after
 
 
+def test_truncation_after_a_gap_ends_the_log_at_the_last_batch() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    batches = [at(0), at(10), at(50), at(51)]
+    log.append_as_follower(b"".join(batches), now_ms=NOW_MS)
+    # The offset index has an entry for the first batch that is removed.
+    assert storage.read(f"{DIRECTORY}/{0:020d}.index")[:4] == struct.pack("!i", 50)
+    log.truncate_to(50, now_ms=NOW_MS)
+    assert log.log_end_offset == 11
+    log.close()
+    again = open_log(storage, recovery_point=11)
+    assert (again.log_end_offset, read_all(again)) == (11, batches[:2])
+
+
 def appended(count: int, *, sealed: int | None = None) -> tuple[PartitionLog, MemoryStorage]:
     """Return a segment with varying timestamps, reopened after `sealed` batches."""
     storage = MemoryStorage()
