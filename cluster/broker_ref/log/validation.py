@@ -2,7 +2,9 @@
 
 Batches that the topic configs or the record format do not allow are rejected with Kafka's error
 codes. Invariants: the checks change nothing. Records are decoded only if the topic is compacted, if
-the topic limits the age of timestamps, or if the max timestamp is too far in the future.
+the topic limits the age of timestamps, or if the max timestamp is too far in the future. The
+records of a batch in a compacted topic have consecutive offsets, because compaction requires
+ascending offsets.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ def check_produced(
 def _check_records(
     header: BatchHeader, records: bytes, *, config: LogConfig, directory: str, now_ms: int
 ) -> None:
-    """Check the keys and timestamps of records if necessary (`LogValidator.validateRecord`)."""
+    """Check the records if necessary (`LogValidator.validateRecord`).
+
+    For a compacted topic, also check the offsets, which Kafka does not check.
+    """
     create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
     sent_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if sent_log_append_time and not (create_time and header.max_timestamp != NO_TIMESTAMP):
@@ -85,7 +90,12 @@ def _check_records(
     errors: list[RecordError] = []
     bad_timestamp = False
     for index, record in enumerate(decode_records(records)):
-        if config.compact and record.key is None:
+        expected_offset = header.base_offset + index
+        if config.compact and record.offset != expected_offset:
+            message = (
+                f"The record has offset {record.offset}, but offset {expected_offset} was expected."
+            )
+        elif config.compact and record.key is None:
             message = "Compacted topic cannot accept message without key."
         elif (
             create_time

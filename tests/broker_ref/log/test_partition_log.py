@@ -18,6 +18,7 @@ from broker_ref.log.batch import (
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError, RecordValidationError
 from broker_ref.log.partition_log import AppendResult, PartitionLog
+from broker_ref.log.records import Record, encode_record
 from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 from tests.broker_ref.log.logs import open_log, read_all, small, split
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -135,6 +136,17 @@ def test_a_compacted_topic_rejects_records_without_a_key() -> None:
     assert isinstance(error, RecordValidationError)
     assert error.error_code is ErrorCode.invalid_record
     assert [e.batch_index for e in error.record_errors] == [0, 1]
+
+
+def test_a_compacted_topic_rejects_offsets_that_are_not_consecutive() -> None:
+    log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
+    record = encode_record(Record(key=b"k"), offset_delta=1, timestamp_delta=0)
+    for codec in (Compression.NONE, Compression.GZIP):
+        data = with_section(batch(2), record * 2, Compression.NONE)
+        error = refused(log, compressed(data, codec) if codec else data)
+        assert isinstance(error, RecordValidationError)
+        assert error.error_code is ErrorCode.invalid_record
+        assert [e.batch_index for e in error.record_errors] == [0]
 
 
 def test_the_number_of_named_record_errors_is_limited() -> None:
