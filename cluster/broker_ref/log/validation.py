@@ -57,7 +57,8 @@ def check_produced(
         )
     if origin is AppendOrigin.CLIENT:
         check_produced_batch(header)
-    _check_records(header, records, config=config, directory=directory, now_ms=now_ms)
+    batch = memoryview(records)[: header.size_bytes]  # An incomplete batch may follow.
+    _check_records(header, batch, config=config, directory=directory, now_ms=now_ms)
     if header.size_bytes > config.segment_bytes:
         raise LogError(
             ErrorCode.record_list_too_large,
@@ -68,7 +69,7 @@ def check_produced(
 
 
 def _check_records(
-    header: BatchHeader, records: bytes, *, config: LogConfig, directory: str, now_ms: int
+    header: BatchHeader, batch: memoryview, *, config: LogConfig, directory: str, now_ms: int
 ) -> None:
     """Check the records if necessary (`LogValidator.validateRecord`).
 
@@ -89,7 +90,7 @@ def _check_records(
         return
     errors: list[RecordError] = []
     bad_timestamp = False
-    for index, record in enumerate(decode_records(records)):
+    for index, record in enumerate(decode_records(batch)):
         expected_offset = header.base_offset + index
         if config.compact and record.offset != expected_offset:
             message = (

@@ -149,6 +149,13 @@ def test_a_compacted_topic_rejects_offsets_that_are_not_consecutive() -> None:
         assert [e.batch_index for e in error.record_errors] == [0]
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_bytes_after_the_batch_are_ignored(policy: str) -> None:
+    log = open_log(MemoryStorage(), config=small(cleanup_policy=(policy,)))
+    append(log, batch() + batch()[:-1])
+    assert [unpack_header(data).size_bytes for data in read_all(log)] == [len(batch())]
+
+
 def test_the_number_of_named_record_errors_is_limited() -> None:
     log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
     plain = batch(150, key=None)
