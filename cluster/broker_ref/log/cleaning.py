@@ -168,7 +168,7 @@ class _Cleaner:
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
         """Replace consecutive segments with one compacted segment."""
         last = _LastBatches.of(self.log)
-        cleaned = self.log.new_cleaned_segment(group[0])
+        cleaned = self.log.new_cleaned_segment(group)
         try:
             for segment in group:
                 self.transactions.add(

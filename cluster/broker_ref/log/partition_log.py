@@ -571,14 +571,17 @@ class PartitionLog:
 
     # Compaction
 
-    def new_cleaned_segment(self, first: LogSegment) -> LogSegment:
-        """Create an empty segment for the retained records of `first` and the segments after it.
+    def new_cleaned_segment(self, old: Sequence[LogSegment]) -> LogSegment:
+        """Create an empty segment for the retained records of consecutive segments.
 
-        The new segment is not yet part of the log. Raises: StorageError.
+        The new segment is not yet part of the log. It is as old as the newest of the segments, so
+        that retention does not delete records too early. Raises: StorageError.
         """
-        for name in cleaned_names(first.base_offset):
+        base_offset = old[0].base_offset
+        for name in cleaned_names(base_offset):
             self._storage.remove(f"{self.directory}/{name}")
-        return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)
+        created_ms = max(segment.created_ms for segment in old)
+        return self._new_segment(base_offset, created_ms, name_end=CLEANED_SUFFIX)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
         """Replace segments with the compacted segment and delete the replaced segments.

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_ref.log.batch import (
+    NO_TIMESTAMP,
     Compression,
     Record,
     crc_matches,
@@ -100,6 +101,19 @@ def test_small_segments_are_merged() -> None:
     assert len(log.log.segment_base_offsets) < len(before) // 2
     assert log.log.segment_base_offsets[0] == 0
     assert last_values(log.records()) == {b"k0": b"v68", b"k1": b"v69"}
+
+
+def test_a_merged_segment_without_timestamps_is_as_old_as_the_newest_segment() -> None:
+    log = Compacted(
+        small(**_fields(COMPACT, cleanup_policy=("compact", "delete"), retention_ms=1000))
+    )
+    for key, roll_ms in ((b"a", NOW_MS + 800), (b"b", NOW_MS + 900)):
+        log.append((key, b"v"), timestamp=NO_TIMESTAMP)
+        log.log._roll(roll_ms, log.log.log_end_offset)
+    log.clean(NOW_MS + 900)
+    assert log.log.segment_base_offsets == (0, 2)
+    assert log.log.apply_retention(NOW_MS + 1800) == 0
+    assert log.log.apply_retention(NOW_MS + 1801) == 1
 
 
 @pytest.mark.parametrize("codec", list(Compression))
