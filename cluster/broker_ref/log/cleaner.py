@@ -62,8 +62,9 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact logs for about `budget_bytes` of work. Return whether more work remains.
+        """Compact a log for about `budget_bytes` of work. Return whether more work may remain.
 
+        A call completes the compaction of at most one log, because this writes a checkpoint file.
         `stable_offsets` contains the last stable offsets of logs. Only these logs are compacted.
         Raises no exceptions. A log that is corrupt or triggers a bug is skipped until the broker
         restarts. A log whose storage fails is skipped until the next call.
@@ -83,8 +84,7 @@ class LogCleaner:
                 budget_bytes -= next(run.steps)
                 self._run = run
             except StopIteration as finished:
-                if not self._finish(run, finished.value):
-                    return False
+                return self._finish(run, finished.value)
             except Exception as error:  # No error may prevent the compaction of other logs.
                 if not self._failed(run.log, error):
                     return False

@@ -41,6 +41,9 @@ from broker_ref.log.segment import LogSegment
 _READ_BYTES = 64 * 1024
 # Decoding one record takes as much time as scanning this number of bytes.
 _RECORD_WORK_BYTES = 32
+# Replacing segments requires several fsyncs, which take as much time as scanning this number of
+# bytes.
+_REPLACE_WORK_BYTES = 128 * 1024
 
 
 def clean_log(
@@ -186,6 +189,7 @@ class _Cleaner:
             cleaned.delete()
             raise
         self.log.replace_segments(group, cleaned)
+        yield _REPLACE_WORK_BYTES
 
     def _filter(
         self, header: BatchHeader, batch: memoryview, last: _LastBatches, cleaned: LogSegment

@@ -273,6 +273,25 @@ def test_small_records_count_as_work() -> None:
     assert len(log.records()) == 1
 
 
+def test_flushes_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _ = two_logs()
+    replace, replacements = PartitionLog.replace_segments, 0
+
+    def counted(self: PartitionLog, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        nonlocal replacements
+        replacements += 1
+        replace(self, old, cleaned)
+
+    monkeypatch.setattr(PartitionLog, "replace_segments", counted)
+    has_more, work = True, 0
+    while has_more:
+        has_more = log.directory.clean(NOW_MS, {KEY: 40, ("u", 0): 40})
+        before, work = work, replacements + len(read_offsets(log.storage, CLEANER_OFFSET_FILE))
+        assert work - before <= 1
+    assert replacements > 2
+    assert work == replacements + 2
+
+
 def test_the_log_is_complete_between_compaction_steps() -> None:
     log = Compacted()
     log.fill(40)
@@ -382,10 +401,14 @@ def test_a_deleted_log_that_failed_compaction_is_released(
 def test_a_full_disk_postpones_compaction() -> None:
     log = Compacted()
     log.fill(40)
+    before = last_values(log.records())
     log.storage.fail_on("append")
-    assert not log.directory.clean(NOW_MS, {KEY: 40})
-    log.storage.fail_on(None)
     log.clean()
+    log.storage.fail_on(None)
+    assert last_values(log.records()) == before
+    assert read_offsets(log.storage, CLEANER_OFFSET_FILE) == {}
+    log.clean()
+    assert read_offsets(log.storage, CLEANER_OFFSET_FILE) != {}
     assert len(log.records()) < 40
 
 
