@@ -3,8 +3,8 @@
 The cleaner selects the log with the largest dirty ratio, compacts it over several calls, stores the
 clean offset in `cleaner-offset-checkpoint`, and then selects the next log. Invariants: only one log
 is compacted at a time. If segments of the log are removed during its compaction (because of
-truncation, retention or deletion), the compaction is aborted. The cleaner replaces Kafka's cleaner
-threads in a single-threaded broker.
+truncation or deletion), the compaction is aborted. Retention skips the log. The cleaner replaces
+Kafka's cleaner threads in a single-threaded broker.
 """
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ class LogCleaner:
                 if not self._failed(run.log, error):
                     return False
         return True
+
+    def is_compacting(self, log: PartitionLog) -> bool:
+        """Return whether the compaction of a log has started and is not complete."""
+        return self._run is not None and self._run.log is log
 
     def abort(self) -> None:
         """Abort the current compaction. Segments that were already replaced remain compacted."""

@@ -209,6 +209,10 @@ class LogManager:
         """
         return self._cleaner.run(now_ms, stable_offsets, budget_bytes=budget_bytes)
 
+    def is_compacting(self, log: PartitionLog) -> bool:
+        """Return whether the compaction of a log has started and is not complete."""
+        return self._cleaner.is_compacting(log)
+
     def set_dedupe_buffer_bytes(self, dedupe_buffer_bytes: int) -> None:
         """Limit the memory for the keys of the next log that is compacted."""
         self._cleaner.dedupe_buffer_bytes = dedupe_buffer_bytes

@@ -360,8 +360,11 @@ class ReplicaManager:
     def _apply_retention(self, partition: Partition, now_ms: int) -> bool:
         """Delete some of the segments that exceed the topic's retention limits.
 
-        Schedule the deletion of the remaining segments for the next step.
+        Schedule the deletion of the remaining segments for the next step. Skip a log that is being
+        compacted, because a deletion aborts the compaction (`LogCleanerManager.deletableLogs`).
         """
+        if self._directory.is_compacting(partition.log):
+            return False
         deleted = 0
         with self._storage_failures(partition):
             deleted = partition.log.apply_retention(

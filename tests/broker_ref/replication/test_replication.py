@@ -15,6 +15,7 @@ from broker_ref.api.k21_delete_records import (
     RequestedPartition,
     RequestedTopic,
 )
+from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE, read_offsets
 from broker_ref.log.log_manager import LogManager
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication import replica_manager
@@ -453,3 +454,28 @@ def test_a_long_compaction_runs_one_step_at_a_time(monkeypatch: pytest.MonkeyPat
     for delay_ms in (5000, 5999, 6000):
         schedule.run(start_ms + delay_ms)
     assert steps == [*times_ms, start_ms + 5000, start_ms + 6000]
+
+
+def test_retention_skips_a_log_that_is_being_compacted() -> None:
+    cluster = VirtualCluster(
+        brokers=1,
+        configs={"log_cleaner_backoff_ms": 10_000, "log_retention_check_interval_ms": 20_000},
+        topic_configs={
+            "cleanup.policy": "compact,delete",
+            "segment.ms": "10",
+            "min.cleanable.dirty.ratio": "0.01",
+            "retention.ms": "12000",
+        },
+    )
+    start_ms = cluster.now_ms
+    for _ in range(4):
+        cluster.produce()
+        cluster.run(1000)
+    broker = cluster.leader
+    broker.schedule.run(start_ms + 10_000)  # The first step of the compaction.
+    assert len(values(broker.partition)) == 2
+    broker.schedule.run(start_ms + 20_000)  # The check of the retention, then the last step.
+    assert read_offsets(broker.storage, CLEANER_OFFSET_FILE) == {(TOPIC, 0): 3}
+    assert len(values(broker.partition)) == 2
+    broker.schedule.run(start_ms + 40_000)
+    assert values(broker.partition) == {}
