@@ -54,7 +54,7 @@ def log_ranges(
 def target_of(
     change: Change,
     client: KafkaReadClient,
-    log: Mapping[TopicPartition, LogRange],
+    partitions: Collection[TopicPartition],
     isolation_level: IsolationLevel,
     *,
     warn: Callable[[str], None],
@@ -68,14 +68,14 @@ def target_of(
             return lambda _, __: offset
         case ShiftBy(offsets):
             return lambda _, current: current + offsets
-        case OffsetLimitName.EARLIEST:
-            return lambda partition, _: log[partition].start
         case FromGroup(group_id):
-            found = _committed(client, group_id, log.keys())
+            found = _committed(client, group_id, partitions)
         case AtTimestamp():
-            found = _at_timestamp(client, change, log.keys(), isolation_level, warn)
+            found = _at_timestamp(client, change, partitions, isolation_level, warn)
+        case OffsetLimitName.EARLIEST:
+            found = _offsets(client, EARLIEST, partitions, isolation_level)
         case _:
-            found = _offsets(client, LATEST, log.keys(), isolation_level)
+            found = _offsets(client, LATEST, partitions, isolation_level)
     return lambda partition, _: found[partition]
 
 

@@ -163,8 +163,9 @@ class _Command:
         options = self._options(partitions)
         with open_client(options.client) as client:
             require_partitions(client, partitions)
+            target = target_of(change, client, partitions, options.isolation_level, warn=_warn)
+            # A target can be above a log end offset that was requested before the target.
             log = log_ranges(client, partitions)
-            target = target_of(change, client, log, options.isolation_level, warn=_warn)
         resets = plan_reset(offsets, target, log)
         self._print_progress()
         rows = []

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -20,6 +21,8 @@ from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.commands import offsets as command
 from pyspark_kafka.commands.arguments import ARGUMENTS, DONE, FAILED
 from pyspark_kafka.commands.offset_arguments import add_offset_arguments
+from pyspark_kafka.commands.offset_reset import Target
+from pyspark_kafka.commands.offset_targets import target_of
 from pyspark_kafka.options.values import ClientOptions
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
@@ -182,6 +185,21 @@ def test_an_offset_outside_the_log_causes_a_warning(
 ) -> None:
     assert query.run(*arguments) == DONE
     assert capsys.readouterr().err.count(query.topic) == warnings
+
+
+def test_a_target_in_a_growing_log_is_used(
+    query: Query, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A producer writes to the topic immediately before the command requests the targets."""
+
+    def target_of_test(*arguments: Any, **options: Any) -> Target:
+        write(query.bootstrap, query.topic, [Record(value=b"10", partition=n) for n in (0, 1)])
+        return target_of(*arguments, **options)
+
+    monkeypatch.setattr(command, "target_of", target_of_test)
+    assert query.run("--to-latest", "--execute") == DONE
+    assert query.checkpoint.sources(3) == [query.line(11, 11)]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reset_to_the_current_offsets_changes_nothing(query: Query) -> None:
