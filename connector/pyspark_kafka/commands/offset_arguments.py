@@ -89,8 +89,13 @@ def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
             "reset to the first record of this time span, which ends now: PT1H or P1DT12H30M",
         ),
         ("--shift-by", _shift_by, "N", "move by N offsets, or back if N is negative"),
-        ("--from-group", FromGroup, "GROUP", "reset to the committed offsets of a consumer group"),
-        ("--to-group", ToGroup, "GROUP", "commit the query's offsets to a consumer group"),
+        (
+            "--from-group",
+            _from_group,
+            "GROUP",
+            "reset to the committed offsets of a consumer group",
+        ),
+        ("--to-group", _to_group, "GROUP", "commit the query's offsets to a consumer group"),
     )
     for name, parse, metavar, text in values:
         changes.add_argument(name, dest="change", type=parse, metavar=metavar, help=text)
@@ -148,6 +153,20 @@ def _shift_by(text: str) -> ShiftBy:
         return ShiftBy(int(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not an integer") from None
+
+
+def _from_group(text: str) -> FromGroup:
+    return FromGroup(_group_id(text))
+
+
+def _to_group(text: str) -> ToGroup:
+    return ToGroup(_group_id(text))
+
+
+def _group_id(text: str) -> str:
+    if not text.strip():  # Brokers accept commits of the empty group.
+        raise argparse.ArgumentTypeError("the group is empty")
+    return text
 
 
 def _to_datetime(text: str) -> AtTimestamp:

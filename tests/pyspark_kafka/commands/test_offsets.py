@@ -369,6 +369,8 @@ def test_a_group_with_members_is_refused(
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--topic", "t:"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--topic", "a b"],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--to-group", "g", "--keep-state"],
+        ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--from-group", " "],
+        ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--to-group", ""],
         ["--checkpoint", "c", "--bootstrap-servers", "b:1", "--dry-run"],
     ],
 )
