@@ -56,7 +56,8 @@ def add_client_arguments(parser: argparse.ArgumentParser, *, is_required: bool, 
 def given_options(parsed: argparse.Namespace) -> dict[str, str]:
     """Return the options in the parsed client arguments. Raises `OptionError`."""
     given = {**_command_config(parsed.command_config), **dict(parsed.option)}
-    given["kafka.bootstrap.servers"] = parsed.bootstrap_servers
+    if parsed.bootstrap_servers is not None:
+        given["kafka.bootstrap.servers"] = parsed.bootstrap_servers
     return given
 
 

@@ -127,8 +127,6 @@ def check_offset_arguments(parser: argparse.ArgumentParser, parsed: argparse.Nam
     ):
         if getattr(parsed, name) and not is_allowed:
             parser.error(f"--{name.replace('_', '-')} requires an option such as --to-datetime")
-    if change is not None and parsed.bootstrap_servers is None:
-        parser.error("a change requires --bootstrap-servers")
 
 
 def _scope(text: str) -> Scope:

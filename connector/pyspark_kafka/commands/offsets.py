@@ -38,13 +38,13 @@ from pyspark_kafka.commands.offset_targets import (
     target_of,
 )
 from pyspark_kafka.errors import CheckpointError, OptionError, PysparkKafkaError
+from pyspark_kafka.kafka.offsets import IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
-from pyspark_kafka.options.parse import parse_source_options
-from pyspark_kafka.options.values import SourceOptions
+from pyspark_kafka.options.parse import parse_connection_options
+from pyspark_kafka.options.values import ClientOptions
 
 _CHECKPOINT: Final = "--checkpoint"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
-_SELECTION: Final = ("assign", "subscribe", "subscribepattern")
 
 _EPILOG: Final = """\
 exit codes:
@@ -79,6 +79,10 @@ def add_command(add_parser: AddParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
     check_offset_arguments(parser, parsed)
+    given = given_options(parsed)
+    connection = parse_connection_options(given) if given else None
+    if parsed.change is not None and connection is None:
+        parser.error("a change requires --bootstrap-servers")
     scheme = unsupported_scheme(parsed.checkpoint)
     if scheme is not None:
         raise OptionError(
@@ -93,11 +97,14 @@ def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
         progress = read_progress(files)
     command = _Command(files, progress, parsed)
     if parsed.change is None:
-        command.show()
-    elif isinstance(parsed.change, ToGroup):
-        command.copy_to_group(parsed.change.group_id)
+        command.show(None if connection is None else connection[0])
+        return DONE
+    assert connection is not None  # because the parser requires it for a change
+    client_options, isolation_level = connection
+    if isinstance(parsed.change, ToGroup):
+        command.copy_to_group(parsed.change.group_id, client_options)
     else:
-        command.reset(parsed.change)
+        command.reset(parsed.change, client_options, isolation_level)
     return DONE
 
 
@@ -128,7 +135,7 @@ class _Command:
         self._progress = progress
         self._parsed = parsed
 
-    def show(self) -> None:
+    def show(self, client_options: ClientOptions | None) -> None:
         """Print the offsets and, if the brokers are known, the lag."""
         self._print_progress()
         committed = self._offsets(self._progress.committed)
@@ -136,8 +143,7 @@ class _Command:
         shown = dict.fromkeys([*committed, *planned])
         partitions = {partition for _, partition in shown}
         self._check_partitions(partitions)
-        is_cluster_known = self._parsed.bootstrap_servers is not None
-        ends = self._log_ends(partitions) if partitions and is_cluster_known else {}
+        ends = _log_ends(client_options, partitions) if partitions and client_options else {}
         rows = []
         for source, partition in shown:
             current = committed.get((source, partition))
@@ -155,15 +161,16 @@ class _Command:
             )
         _print_table(rows, hidden=() if planned else ("PLANNED-OFFSET",))
 
-    def reset(self, change: Change) -> None:
+    def reset(
+        self, change: Change, client_options: ClientOptions, isolation_level: IsolationLevel
+    ) -> None:
         """Change the offsets in the checkpoint. Without `--execute`, only show the change."""
         offsets = self._offsets(self._committed())
         partitions = {partition for _, partition in offsets}
         self._check_partitions(partitions)
-        options = self._options(partitions)
-        with open_client(options.client) as client:
+        with open_client(client_options) as client:
             require_partitions(client, partitions)
-            target = target_of(change, client, partitions, options.isolation_level, warn=_warn)
+            target = target_of(change, client, partitions, isolation_level, warn=_warn)
             # A target can be above a log end offset that was requested before the target.
             log = log_ranges(client, partitions)
         resets = plan_reset(offsets, target, log)
@@ -199,12 +206,12 @@ class _Command:
             with _errors_of_files(self._files.location):
                 self._write(edited)
 
-    def copy_to_group(self, group_id: str) -> None:
+    def copy_to_group(self, group_id: str, client_options: ClientOptions) -> None:
         """Commit the query's offsets to a group. Without `--execute`, only show the offsets."""
         lowest = self._committed().entry.lowest_offsets()
         offsets = {p: offset for p, offset in lowest.items() if self._is_selected(p)}
         self._check_partitions(offsets.keys())
-        with open_client(self._options(offsets.keys()).client) as client:
+        with open_client(client_options) as client:
             require_partitions(client, offsets.keys())
             before = client.committed_offsets(group_id, offsets.keys())
             self._print_progress()
@@ -269,18 +276,6 @@ class _Command:
                 advice="Pass the checkpoint of a query that reads from Kafka.",
             )
 
-    def _options(self, partitions: Collection[TopicPartition]) -> SourceOptions:
-        given = given_options(self._parsed)
-        given = {name: text for name, text in given.items() if name.lower() not in _SELECTION}
-        given["subscribe"] = ",".join(sorted({partition.topic for partition in partitions}))
-        return parse_source_options(given, streaming=True)
-
-    def _log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the log end offsets of the partitions that exist."""
-        with open_client(self._options(partitions).client) as client:
-            existing = set(partitions) - missing_partitions(client, partitions)
-            return {p: found.end for p, found in log_ranges(client, existing).items()}
-
     def _print_progress(self) -> None:
         committed, query_id = self._progress.committed, self._progress.query_id
         query = "The query" if query_id is None else f"Query {query_id}"
@@ -314,6 +309,15 @@ class _Command:
             self._files.write(batch.path, content)
             print(f"Changed {path} (backup: {path}.{suffix})")
         print("To undo this before the query starts, replace each file with its backup.")
+
+
+def _log_ends(
+    client_options: ClientOptions, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    """Return the log end offsets of the partitions that exist."""
+    with open_client(client_options) as client:
+        existing = set(partitions) - missing_partitions(client, partitions)
+        return {p: found.end for p, found in log_ranges(client, existing).items()}
 
 
 def _planned_at(batch: Batch) -> str:

@@ -114,6 +114,29 @@ def test_offsets_are_shown_without_a_cluster(
     assert rows == [[query.topic, "0", "6", "-", "-"], [query.topic, "1", "4", "-", "-"]]
 
 
+def test_client_settings_are_never_ignored(
+    query: Query, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--bootstrap-servers`, the other client arguments can contain the servers."""
+    config = tmp_path / "client.properties"
+    shown = ["offsets", "--checkpoint", str(query.checkpoint.directory)]
+    option = ["--option", f"kafka.bootstrap.servers={query.bootstrap}"]
+    for text, arguments in (
+        (f"bootstrap.servers={query.bootstrap}", ["--command-config", str(config)]),
+        ("bootstrap.servers=unused:1", ["--command-config", str(config), *option]),
+    ):
+        config.write_text(text)
+        assert main([*shown, *arguments]) == DONE
+        assert table(capsys.readouterr().out)[0] == [query.topic, "0", "6", "10", "4"]
+    assert main([*shown, *option, "--to-latest", "--execute"]) == DONE
+    assert query.checkpoint.sources(3) == [query.line(10, 10)]
+    config.write_text("security.protocol=PLAINTEXT")
+    for path in (config, tmp_path / "missing"):
+        assert main([*shown, "--command-config", str(path)]) == FAILED
+    assert main([*shown, "--option", "kafka.no.such.setting=1"]) == FAILED
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
 def test_planned_batch_sources_and_missing_partitions_are_shown(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
