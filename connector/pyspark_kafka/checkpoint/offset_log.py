@@ -170,10 +170,13 @@ def _offsets(text: str) -> PartitionOffsets | None:
 def _is_of_kafka(value: object) -> bool:
     """Return whether the value contains offsets of a Kafka source. The offsets may be malformed.
 
-    Kafka offsets have the form `{"topic":{"0":123}}`. Offsets of other sources are flat objects, or
-    nested objects whose keys are names and whose values are strings.
+    Kafka offsets have the form `{"topic":{"0":123}}`, or `{}` if the pattern of the query matches
+    no topic. Offsets of other sources are flat objects, or nested objects whose keys are names and
+    whose values are strings.
     """
-    return isinstance(value, dict) and any(
+    if not isinstance(value, dict):
+        return False
+    return not value or any(
         isinstance(inner, dict)
         and (not inner or any(_is_number(key) or type(inner[key]) is int for key in inner))
         for inner in value.values()

@@ -168,6 +168,9 @@ class _Command:
         offsets = self._offsets(self._committed())
         partitions = {partition for _, partition in offsets}
         self._check_partitions(partitions)
+        if not offsets:
+            self._print_nothing_to_change()
+            return
         with open_client(client_options) as client:
             require_partitions(client, partitions)
             target = target_of(change, client, partitions, isolation_level, warn=_warn)
@@ -211,6 +214,9 @@ class _Command:
         lowest = self._committed().entry.lowest_offsets()
         offsets = {p: offset for p, offset in lowest.items() if self._is_selected(p)}
         self._check_partitions(offsets.keys())
+        if not offsets:
+            self._print_nothing_to_change()
+            return
         with open_client(client_options) as client:
             require_partitions(client, offsets.keys())
             before = client.committed_offsets(group_id, offsets.keys())
@@ -270,7 +276,9 @@ class _Command:
                     option="--topic",
                     topic=topic,
                 )
-        if not partitions and self._progress.committed is not None:
+        batch = self._progress.committed
+        is_kafka_read = batch is None or any(s.offsets is not None for s in batch.entry.sources)
+        if not partitions and not is_kafka_read:
             raise CheckpointError(
                 "The checkpoint contains no offsets of a Kafka source.",
                 advice="Pass the checkpoint of a query that reads from Kafka.",
@@ -288,6 +296,11 @@ class _Command:
         for source in () if last is None else last.entry.sources:
             if source.offsets is None:
                 print(f"Source {source.name} is not a Kafka source, or has no offset yet.")
+
+    def _print_nothing_to_change(self) -> None:
+        """Report that the query reads no partitions, because its pattern matches no topic yet."""
+        self._print_progress()
+        print("There is nothing to change.")
 
     def _write(self, edited: Sequence[tuple[Batch, bytes]]) -> None:
         """Back up and replace files of the checkpoint.

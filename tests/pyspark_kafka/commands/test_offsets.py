@@ -338,6 +338,21 @@ def test_checkpoint_without_a_kafka_source(
     assert "Kafka source" in capsys.readouterr().err
 
 
+def test_pattern_that_matches_no_topic_yet(
+    query: Query, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query.write(committed=["{}"])
+    before = query.checkpoint.contents()
+    for arguments in ([], ["--to-latest", "--execute"], ["--to-group", "g", "--execute"]):
+        assert query.run(*arguments) == DONE
+        captured = capsys.readouterr()
+        assert Checkpoint.QUERY_ID in captured.out
+        assert "PARTITION" not in captured.out
+        assert captured.err == ""
+    assert query.checkpoint.contents() == before
+    assert query.run("--topic", query.topic) == FAILED
+
+
 @pytest.mark.parametrize("engine", ["native", pytest.param("librdkafka", marks=pytest.mark.slow)])
 def test_offsets_are_copied_to_a_group(
     query: Query, engine: str, unique_name: Callable[[], str]
