@@ -13,11 +13,14 @@ import json
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark_kafka.checkpoint.files import CheckpointFiles
 from pyspark_kafka.checkpoint.offset_log import OffsetLogEntry, parse_offset_log
 from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.options.offsets_json import OffsetFormatError
+
+_LISTINGS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +54,44 @@ def read_progress(files: CheckpointFiles) -> Progress:
     """Read the position of the query.
 
     Raises `CheckpointError` if `files` is not a checkpoint, if a file is malformed, or if
-    `offsets/` and `commits/` are inconsistent. Also raises the errors that `CheckpointFiles`
-    raises.
+    `offsets/` and `commits/` are inconsistent or change each time they are listed. Also raises the
+    errors that `CheckpointFiles` raises.
     """
     query_id = _query_id(files)
-    offset_ids, commit_ids = _batch_ids(files, "offsets"), _batch_ids(files, "commits")
-    if query_id is None and not offset_ids:
+    if query_id is None and not _batch_ids(files, "offsets"):
         raise CheckpointError(
             f"{files.location} is not the checkpoint of a streaming query: it contains neither a "
             "file 'metadata' nor micro-batches in 'offsets'.",
             advice="Pass the query's checkpointLocation.",
         )
-    committed_id, planned_id = last_batches(offset_ids, commit_ids)
+    committed_id, planned_id = _last_batches(files)
     return Progress(
         query_id=query_id,
         committed=None if committed_id is None else _batch(files, committed_id),
         planned=None if planned_id is None else _batch(files, planned_id),
         has_state=bool(files.names("state")),
+    )
+
+
+def _last_batches(files: CheckpointFiles) -> tuple[int | None, int | None]:
+    """Return the result of `last_batches` for the micro-batches in `offsets/` and `commits/`.
+
+    A running query can complete micro-batches after one directory is listed and before the other
+    one is listed. Therefore, both are listed again if they are inconsistent.
+    """
+    previous = None
+    for _ in range(_LISTINGS_MAX):
+        listed = _batch_ids(files, "offsets"), _batch_ids(files, "commits")
+        try:
+            return last_batches(*listed)
+        except CheckpointError:
+            if listed == previous:
+                raise
+        previous = listed
+    raise CheckpointError(
+        f"The directories 'offsets' and 'commits' in {files.location} changed each time they were "
+        "listed, so the query is running.",
+        advice="Run the command again, or stop the query first.",
     )
 
 
@@ -105,9 +129,9 @@ def _query_id(files: CheckpointFiles) -> str | None:
     return None
 
 
-def _batch_ids(files: CheckpointFiles, directory: str) -> list[int]:
+def _batch_ids(files: CheckpointFiles, directory: str) -> set[int]:
     names = files.names(directory)
-    return [int(name) for name in names if name.isascii() and name.isdigit()]
+    return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
 def _batch(files: CheckpointFiles, batch_id: int) -> Batch:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from pyspark_kafka.checkpoint.files import open_files
+from pyspark_kafka.checkpoint.files import LocalFiles, open_files
 from pyspark_kafka.checkpoint.progress import last_batches, read_progress
 from pyspark_kafka.errors import CheckpointError
 from tests.pyspark_kafka.checkpoint.checkpoints import Checkpoint
@@ -42,6 +44,39 @@ def test_last_batches(
 def test_inconsistent_checkpoint(offset_ids: list[int], commit_ids: list[int]) -> None:
     with pytest.raises(CheckpointError):
         last_batches(offset_ids, commit_ids)
+
+
+class RunningQuery(LocalFiles):
+    """The files of a query that commits further micro-batches while the files are listed."""
+
+    def __init__(self, directory: Path, batches: Iterable[int]) -> None:
+        super().__init__(str(directory))
+        self._committing = iter(batches)
+        self.listings = 0
+
+    def names(self, directory: str) -> list[str]:
+        found = super().names(directory)
+        self.listings += directory == "offsets"
+        if directory == "offsets" and (batch_id := next(self._committing, None)) is not None:
+            Checkpoint(Path(self.location)).write(offsets={batch_id: ["8"]}, commits=[batch_id])
+        return found
+
+
+def test_a_batch_is_committed_while_the_files_are_listed(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).write(offsets={0: ["7"]}, commits=[0])
+    progress = read_progress(RunningQuery(tmp_path, (1, 2)))
+    assert progress.committed is not None
+    assert progress.committed.batch_id == 2
+    with pytest.raises(CheckpointError, match="running"):
+        read_progress(RunningQuery(tmp_path, count(3)))
+
+
+def test_a_checkpoint_is_incomplete_only_if_it_does_not_change(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).write(offsets={0: ["7"]}, commits=[1])
+    files = RunningQuery(tmp_path, ())
+    with pytest.raises(CheckpointError, match="incomplete"):
+        read_progress(files)
+    assert files.listings == 2
 
 
 def test_files_that_spark_ignores_are_ignored(tmp_path: Path) -> None:
