@@ -60,7 +60,7 @@ Scope = tuple[str, frozenset[int] | None]
 
 
 def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--topic`, the options that set `change`, and those that confirm a change."""
+    """Add `--topic`, `--source`, the options that set `change`, and those that confirm a change."""
     parser.add_argument(
         "--topic",
         type=_scope,
@@ -69,6 +69,12 @@ def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC[:P,...]",
         help="only this topic, or only these partitions of it; can be specified multiple times "
         "[all partitions in the checkpoint]",
+    )
+    parser.add_argument(
+        "--source",
+        metavar="NAME-OR-NUMBER",
+        help="only this source, as shown in the column SOURCE; required for a change if several "
+        "sources read a selected partition [all sources]",
     )
     changes = parser.add_mutually_exclusive_group()
     for name, limit in (("earliest", OffsetLimitName.EARLIEST), ("latest", OffsetLimitName.LATEST)):

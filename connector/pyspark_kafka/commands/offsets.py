@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -142,7 +143,7 @@ class _Command:
         planned = self._offsets(self._progress.planned)
         shown = dict.fromkeys([*committed, *planned])
         partitions = {partition for _, partition in shown}
-        self._check_partitions(partitions)
+        self._check_selection(partitions, self._progress.committed, self._progress.planned)
         ends = _log_ends(client_options, partitions) if partitions and client_options else {}
         rows = []
         for source, partition in shown:
@@ -165,9 +166,8 @@ class _Command:
         self, change: Change, client_options: ClientOptions, isolation_level: IsolationLevel
     ) -> None:
         """Change the offsets in the checkpoint. Without `--execute`, only show the change."""
-        offsets = self._offsets(self._committed())
+        offsets = self._offsets_to_change()
         partitions = {partition for _, partition in offsets}
-        self._check_partitions(partitions)
         if not offsets:
             self._print_nothing_to_change()
             return
@@ -211,9 +211,7 @@ class _Command:
 
     def copy_to_group(self, group_id: str, client_options: ClientOptions) -> None:
         """Commit the query's offsets to a group. Without `--execute`, only show the offsets."""
-        lowest = self._committed().entry.lowest_offsets()
-        offsets = {p: offset for p, offset in lowest.items() if self._is_selected(p)}
-        self._check_partitions(offsets.keys())
+        offsets = {p: offset for (_, p), offset in self._offsets_to_change().items()}
         if not offsets:
             self._print_nothing_to_change()
             return
@@ -250,20 +248,61 @@ class _Command:
             )
         return batch
 
-    def _offsets(self, batch: Batch | None) -> dict[SourcePartition, int]:
-        """Return the offsets of the partitions that `--topic` selects."""
-        offsets = {} if batch is None else batch.entry.offsets
-        return {key: offset for key, offset in offsets.items() if self._is_selected(key[1])}
+    def _offsets_to_change(self) -> dict[SourcePartition, int]:
+        """Return the selected offsets of the committed micro-batch, at most one per partition.
 
-    def _is_selected(self, partition: TopicPartition) -> bool:
+        Several sources can read the same partition, or partitions with the same name from several
+        clusters. The command is connected to one cluster, and a group has one offset for each
+        partition.
+        """
+        batch = self._committed()
+        offsets = self._offsets(batch)
+        counts = Counter(partition for _, partition in offsets)
+        self._check_selection(counts.keys(), batch)
+        repeated = [partition for partition, count in counts.items() if count > 1]
+        if repeated:
+            raise OptionError(
+                f"Several sources of the query read {format_partitions(repeated)}, possibly from "
+                "different clusters.",
+                advice="Select one of the sources with --source.",
+                option="--source",
+                topic=min(repeated).topic,
+                partition=min(repeated).partition,
+            )
+        return offsets
+
+    def _offsets(self, batch: Batch | None) -> dict[SourcePartition, int]:
+        """Return the offsets that `--topic` and `--source` select."""
+        offsets = {} if batch is None else batch.entry.offsets
+        return {key: offset for key, offset in offsets.items() if self._is_selected(*key)}
+
+    def _is_selected(self, source: str, partition: TopicPartition) -> bool:
+        if self._parsed.source not in (None, source):
+            return False
         scopes: Sequence[Scope] = self._parsed.topic
         return not scopes or any(
             partition.topic == topic and (numbers is None or partition.partition in numbers)
             for topic, numbers in scopes
         )
 
-    def _check_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise an error if `--topic` names a partition that is not in the checkpoint."""
+    def _check_selection(
+        self, partitions: Collection[TopicPartition], *batches: Batch | None
+    ) -> None:
+        """Raise an error if `--topic` or `--source` selects nothing in the micro-batches."""
+        sources = [source for batch in batches if batch for source in batch.entry.sources]
+        names = {source.name for source in sources if source.offsets is not None}
+        if self._progress.committed is not None and not names:
+            raise CheckpointError(
+                "The checkpoint contains no offsets of a Kafka source.",
+                advice="Pass the checkpoint of a query that reads from Kafka.",
+            )
+        if self._parsed.source is not None and self._parsed.source not in names:
+            raise OptionError(
+                f"--source is '{self._parsed.source}', but the checkpoint contains no offsets of "
+                "such a Kafka source.",
+                advice=f"Select one of the Kafka sources: {', '.join(sorted(names)) or 'none'}.",
+                option="--source",
+            )
         topics = {partition.topic for partition in partitions}
         for topic, numbers in self._parsed.topic:
             missing = {TopicPartition(topic, number) for number in numbers or ()} - set(partitions)
@@ -276,13 +315,6 @@ class _Command:
                     option="--topic",
                     topic=topic,
                 )
-        batch = self._progress.committed
-        is_kafka_read = batch is None or any(s.offsets is not None for s in batch.entry.sources)
-        if not partitions and not is_kafka_read:
-            raise CheckpointError(
-                "The checkpoint contains no offsets of a Kafka source.",
-                advice="Pass the checkpoint of a query that reads from Kafka.",
-            )
 
     def _print_progress(self) -> None:
         committed, query_id = self._progress.committed, self._progress.query_id

@@ -231,6 +231,31 @@ def test_a_reset_to_the_current_offsets_changes_nothing(query: Query) -> None:
     assert query.checkpoint.contents() == before
 
 
+def test_change_of_a_partition_that_two_sources_read(
+    query: Query, capsys: pytest.CaptureFixture[str], unique_name: Callable[[], str]
+) -> None:
+    """The sources can read from different clusters, so a change requires `--source`."""
+    lines = [query.line(6, 4), "17", query.line(5), query.line(9, 9)]
+    query.write(committed=lines, planned=["-", "18", query.line(5), query.line(9, 9)])
+    before, group = query.checkpoint.contents(), unique_name()
+    for change in (["--to-latest"], ["--shift-by", "1"], ["--to-group", group]):
+        assert query.run(*change, "--execute") == FAILED
+    for unknown in ("1", "4"):
+        assert query.run("--source", unknown) == FAILED
+    assert query.checkpoint.contents() == before
+    capsys.readouterr()
+    assert query.run("--source", "2") == DONE
+    assert table(capsys.readouterr().out) == [[query.topic, "0", "5", "5", "10", "5"]]
+    assert query.run("--to-group", group, "--source", "3", "--execute") == DONE
+    assert committed(query.bootstrap, group, query.topic) == [9, 9]
+    latest = ["--to-latest", "--discard-planned-batch", "--execute"]
+    assert query.run(*latest, "--source", "3") == DONE
+    assert query.checkpoint.sources(3) == [*lines[:3], query.line(10, 10)]
+    assert query.checkpoint.sources(4) == ["-", "18", query.line(5), query.line(10, 10)]
+    assert query.run(*latest, "--topic", f"{query.topic}:1", "--source", "0") == DONE
+    assert query.checkpoint.sources(3) == [query.line(6, 10), *lines[1:3], query.line(10, 10)]
+
+
 def test_only_a_reset_partition_is_removed_from_the_planned_batch(query: Query) -> None:
     query.write(planned=[query.line(7, 9)])
     arguments = ["--to-earliest", "--topic", f"{query.topic}:0", "--execute"]
@@ -357,14 +382,12 @@ def test_pattern_that_matches_no_topic_yet(
 def test_offsets_are_copied_to_a_group(
     query: Query, engine: str, unique_name: Callable[[], str]
 ) -> None:
-    """If two sources read a partition, the group continues at the lower offset."""
-    query.write(committed=[query.line(6, 4), query.line(5, 9)])
     group, option = unique_name(), ("--option", f"engine={engine}")
     assert query.run("--to-group", group, *option) == DONE
     assert committed(query.bootstrap, group, query.topic) == [-1001, -1001]
     before = query.checkpoint.contents()
     assert query.run("--to-group", group, *option, "--execute") == DONE
-    assert committed(query.bootstrap, group, query.topic) == [5, 4]
+    assert committed(query.bootstrap, group, query.topic) == [6, 4]
     assert query.run("--to-group", group, *option, "--execute", "--topic", f"{query.topic}:0") == 0
     assert query.checkpoint.contents() == before
 
