@@ -45,6 +45,7 @@ from pyspark_kafka.options.parse import parse_connection_options
 from pyspark_kafka.options.values import ClientOptions
 
 _CHECKPOINT: Final = "--checkpoint"
+_FILE_ERRORS: Final = (OSError, ValueError, NotImplementedError)
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 _EPILOG: Final = """\
@@ -116,14 +117,17 @@ def _errors_of_files(location: str) -> Iterator[None]:
         yield
     except PysparkKafkaError:
         raise
-    except (OSError, ValueError, NotImplementedError) as error:
-        # Arrow's error messages can have several lines.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except _FILE_ERRORS as error:
         raise CheckpointError(
-            f"A file of the checkpoint '{location}' cannot be read or written: {reason}.",
+            f"A file of the checkpoint '{location}' cannot be read or written: {_reason(error)}.",
             advice="Check that this host can access the checkpoint, and that the user has the "
             "required permissions.",
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error message. Arrow's messages can have several lines."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class _Command:
@@ -347,12 +351,27 @@ class _Command:
                 advice="Stop the query, and run the command again.",
             )
         suffix = datetime.now(UTC).strftime("backup-%Y%m%dT%H%M%S.%fZ")
-        for batch, _ in edited:
+        paths = [f"{self._files.location}/{batch.path}" for batch, _ in edited]
+        for (batch, _), path in zip(edited, paths, strict=True):
             self._files.write(f"{batch.path}.{suffix}", self._files.read(batch.path))
-        for batch, content in edited:
-            path = f"{self._files.location}/{batch.path}"
-            self._files.write(batch.path, content)
-            print(f"Changed {path} (backup: {path}.{suffix})")
+            print(f"Backup of {path}: {path}.{suffix}", flush=True)
+        for number, (batch, content) in enumerate(edited):
+            try:
+                self._files.write(batch.path, content)
+            except _FILE_ERRORS as error:
+                states = ["was changed"] * number + ["may be changed, incomplete or missing"]
+                states += ["was not changed"] * (len(edited) - len(states))
+                named = (
+                    f"{path} {state} (backup: {path}.{suffix})."
+                    for path, state in zip(paths, states, strict=True)
+                )
+                raise CheckpointError(
+                    f"The file {paths[number]} cannot be replaced: {_reason(error)}. "
+                    f"{' '.join(named)}",
+                    advice="Replace each file with its backup before you start the query or run "
+                    "the command again.",
+                ) from None
+            print(f"Changed {paths[number]}")
         print("To undo this before the query starts, replace each file with its backup.")
 
 

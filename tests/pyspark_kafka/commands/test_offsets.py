@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka.__main__ import main
+from pyspark_kafka.checkpoint.files import LocalFiles
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.port import KafkaReadClient
 from pyspark_kafka.commands import offsets as command
@@ -267,6 +268,30 @@ def test_only_a_reset_partition_is_removed_from_the_planned_batch(query: Query) 
     assert query.checkpoint.sources(4) == [query.line(2, 9)]
     backups = [name for name in query.checkpoint.contents() if "backup" in name]
     assert sorted(name.partition(".")[0] for name in backups) == ["offsets/3", "offsets/4"]
+
+
+@pytest.mark.parametrize("failed", ["offsets/3", "offsets/4"])
+def test_a_failed_replacement_names_all_files_and_backups(
+    query: Query, failed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query.write(planned=[query.line(7, 9)])
+    before = query.checkpoint.contents()
+    write_file = LocalFiles.write
+
+    def fail(files: LocalFiles, path: str, content: bytes) -> None:
+        if path == failed:
+            raise OSError("no space left on device")
+        write_file(files, path, content)
+
+    monkeypatch.setattr(LocalFiles, "write", fail)
+    assert query.run("--to-earliest", "--discard-planned-batch", "--execute") == FAILED
+    captured = capsys.readouterr()
+    [line] = captured.err.splitlines()
+    backups = query.checkpoint.contents().keys() - before.keys()
+    assert len(backups) == 2
+    for backup in backups:
+        assert f"{query.checkpoint.directory}/{backup}\n" in captured.out
+        assert f"{query.checkpoint.directory}/{backup})" in line
 
 
 def test_a_rewind_of_a_query_with_state_is_refused(query: Query) -> None:
