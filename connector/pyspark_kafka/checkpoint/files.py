@@ -1,8 +1,12 @@
 """Reads and replaces the files of a checkpoint, on a local file system or through Arrow.
 
 Spark writes a checkpoint through Hadoop. This module uses Arrow, which accesses HDFS and the same
-object stores as Hadoop, but requires its own credentials. Invariant: a file is replaced as a whole,
-so readers see either the old or the new content.
+object stores as Hadoop, but requires its own credentials. Invariant: on a local file system, in S3
+and in Google Cloud Storage, a file is replaced as a whole, so readers see either the old or the new
+content. This is not possible on Azure and HDFS. On Azure, Arrow replaces the file with an empty
+blob before it uploads the content. On HDFS, Arrow deletes the old file before it renames the new
+file. If a replacement fails there, the file can be empty or missing. Therefore, a caller must back
+up a file before it replaces the file.
 """
 
 from __future__ import annotations
@@ -31,9 +35,11 @@ _SCHEMES: Final = {
 }
 """Hadoop's URI schemes, and Arrow's schemes for the same file systems."""
 _RENAMES: Final = ("hdfs",)
-"""The Arrow file systems on which a file is visible while it is being written.
+"""The Arrow file systems on which a file is written under another name and then renamed.
 
-In an object store, an object becomes visible only after it is complete.
+Here, a partially written file would be visible. S3 and Google Cloud Storage show an object only
+after it is complete. On Azure, a rename would not help, because Arrow does not support it for all
+storage accounts.
 """
 
 
@@ -54,7 +60,7 @@ class CheckpointFiles(Protocol):
         """Return the content of a file. Raises `FileNotFoundError`."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Create or replace a file."""
+        """Create or replace a file. After an error, an existing file can be empty or missing."""
 
 
 def unsupported_scheme(location: str) -> str | None:
