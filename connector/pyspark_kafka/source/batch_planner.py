@@ -24,9 +24,15 @@ from pyspark_kafka.kafka.offsets import (
     PartitionOffsets,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.options.values import OffsetLimitName, SourceOptions, SpecificOffsets
+from pyspark_kafka.options.values import (
+    GlobalTimestamp,
+    OffsetLimitName,
+    PartitionTimestamps,
+    SourceOptions,
+    SpecificOffsets,
+)
 from pyspark_kafka.source.data_loss import DataLossPolicy
-from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
+from pyspark_kafka.source.offset_reader import Assignment, OffsetReader, option_name
 from pyspark_kafka.source.pruning import EVERYTHING, Pruning
 from pyspark_kafka.source.range_check import readable_ranges
 from pyspark_kafka.source.ranges import PlannedRange, pack, split
@@ -128,9 +134,13 @@ def resolve_bounds(reader: OffsetReader, options: SourceOptions, pruning: Prunin
     given_ends = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
     known_latest = {p: offset for p, offset in end.items() if given_ends.get(p, LATEST) < 0}
     backwards = {p: start[p] for p in partitions if start[p] > end[p]}
-    for partition in sorted(backwards.keys() - known_latest.keys()):
+    fixed = backwards.keys() - known_latest.keys()
+    if isinstance(options.ending, GlobalTimestamp | PartitionTimestamps):
+        latest = reader.latest(backwards)  # The end of a partition without a matching record.
+        fixed = {p for p in backwards if end[p] < latest[p]}
+    for partition in sorted(fixed):
         _report_end_before_start(partition, start, end, options, on_loss)
-    _check_starts({p: start[p] for p in backwards.keys() & known_latest.keys()}, reader, on_loss)
+    _check_starts({p: start[p] for p in backwards.keys() - fixed}, reader, on_loss)
     readable = partitions - backwards.keys()
     return BatchBounds(
         assignment=assignment,
@@ -221,11 +231,12 @@ def _report_end_before_start(
             offset=end[partition],
         )
     else:
+        option = option_name(options.ending, "ending")
         raise OptionError(
             f"The start offset {start[partition]} for {partition} is after the end offset "
             f"{end[partition]}.",
-            advice="Correct 'endingOffsets' or the option that sets the start offset.",
-            option="endingOffsets",
+            advice=f"Correct '{option}' or the option that sets the start offset.",
+            option=option,
             topic=partition.topic,
             partition=partition.partition,
             offset=end[partition],

@@ -256,12 +256,12 @@ class OffsetReader:
                 symbolic = {p: offset for p, offset in offsets.items() if offset < 0}
                 return {**offsets, **self._offsets(symbolic, self._options.isolation_level)}
             case PartitionTimestamps(timestamps_ms=timestamps_ms):
-                option = f"{which}OffsetsByTimestamp"
+                option = option_name(limit, which)
                 _check_partitions(timestamps_ms.keys(), partitions, option)
                 return self._at_timestamps(timestamps_ms, which, option)
             case GlobalTimestamp(timestamp_ms=timestamp_ms):
                 timestamps_ms = dict.fromkeys(partitions, timestamp_ms)
-                return self._at_timestamps(timestamps_ms, which, f"{which}Timestamp")
+                return self._at_timestamps(timestamps_ms, which, option_name(limit, which))
         raise AssertionError(limit)
 
     def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -331,6 +331,17 @@ class OffsetReader:
             assert offset is not None, partition  # Only a query by timestamp can return None.
             offsets[partition] = offset
         return offsets
+
+
+def option_name(limit: OffsetLimit, which: Which) -> str:
+    """Return the name of the option that sets this limit."""
+    match limit:
+        case GlobalTimestamp():
+            return f"{which}Timestamp"
+        case PartitionTimestamps():
+            return f"{which}OffsetsByTimestamp"
+        case _:
+            return f"{which}Offsets"
 
 
 def _check_partitions(

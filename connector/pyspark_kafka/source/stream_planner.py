@@ -41,16 +41,13 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 from pyspark_kafka.options.values import (
-    GlobalTimestamp,
-    OffsetLimit,
     OffsetLimitName,
-    PartitionTimestamps,
     SourceOptions,
     SpecificOffsets,
 )
 from pyspark_kafka.source.batch_planner import plan_ranges
 from pyspark_kafka.source.data_loss import DataLossPolicy
-from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
+from pyspark_kafka.source.offset_reader import Assignment, OffsetReader, option_name
 from pyspark_kafka.source.range_check import readable_ranges
 from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
 from pyspark_kafka.source.record_sizes import RecordSizes
@@ -490,7 +487,7 @@ def _wrapper_error(options: SourceOptions) -> OptionError:
     setting = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
     option, alternative = options.limiting_option, "remove the option"
     if option is None:
-        option = _starting_option(options.starting)
+        option = option_name(options.starting, "starting")
         alternative = "run the first micro-batch with another trigger. Later starts ignore the "
         alternative += "option. For these starts, set 'startingOffsets' to 'earliest' instead"
     return OptionError(
@@ -501,13 +498,3 @@ def _wrapper_error(options: SourceOptions) -> OptionError:
         f"or {alternative}.",
         option=option,
     )
-
-
-def _starting_option(starting: OffsetLimit) -> str:
-    match starting:
-        case GlobalTimestamp():
-            return "startingTimestamp"
-        case PartitionTimestamps():
-            return "startingOffsetsByTimestamp"
-        case _:
-            return "startingOffsets"

@@ -200,12 +200,21 @@ def test_data_loss(
     assert "'failOnDataLoss'" in caplog.text
 
 
-def test_an_end_before_the_start_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("endingOffsets", '{"t":{"0":3}}'),
+        ("endingTimestamp", "3000"),
+        ("endingOffsetsByTimestamp", '{"t":{"0":3000}}'),
+    ],
+)
+def test_an_end_before_the_start_is_an_error(option: str, value: str) -> None:
     client = FakeClient({"t": topic(10)})
+    client.committed["g", tp("t")] = 8
     with pytest.raises(OptionError, match=r"\b8\b") as caught:
-        plan(client, subscribe="t", startingTimestamp="8000", endingOffsets='{"t":{"0":3}}')
+        plan(client, subscribe="t", startingOffsets="committed", group_id="g", **{option: value})
     error = caught.value
-    assert (error.option, error.topic, error.partition) == ("endingOffsets", "t", 0)
+    assert (error.option, error.topic, error.partition) == (option, "t", 0)
 
 
 def test_read_committed_ends_at_the_last_stable_offset() -> None:
@@ -216,7 +225,8 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
 
 def test_a_start_after_the_last_stable_offset_reads_nothing_yet() -> None:
     client = FakeClient({"t": FakeTopic({0: FakeLog(end=9, stable=4)})})
-    assert plan(client, subscribe="t", startingOffsets='{"t":{"0":7}}') == []
+    for ending in ({}, {"endingTimestamp": "4000"}):
+        assert plan(client, subscribe="t", startingOffsets='{"t":{"0":7}}', **ending) == []
 
 
 def test_planning_waits_for_an_end_after_the_last_stable_offset() -> None:
