@@ -258,17 +258,19 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        The starting option may now resolve to a later offset than `end`. If this happens with
-        `earliest`, the first records of the micro-batch are lost. With any other option, the
-        micro-batch was empty. Partitions that are not in `end` were added later. The next
-        micro-batch reads them from their log start offset.
+        The starting option may now resolve to a later offset than `end`. Options such as `latest`
+        are expected to do this, and the micro-batch was empty (see `_may_resolve_later`). With any
+        other option, the records of the micro-batch are lost. Partitions that are not in `end` were
+        added later. The next micro-batch reads them from their log start offset.
         """
         starting = self._options.starting
-        if starting is OffsetLimitName.EARLIEST:
+        option = option_name(starting, "starting")
+        if not _may_resolve_later(self._options):
             for partition in sorted(p for p in start.keys() & end.keys() if start[p] > end[p]):
                 self._on_loss.report(
                     f"The first micro-batch reads {partition} up to offset {end[partition]}, but "
-                    f"the log now starts at offset {start[partition]}.",
+                    f"option '{option}' now resolves to offset {start[partition]}. Either the "
+                    "records were deleted, or the option was changed.",
                     partition,
                     offset=end[partition],
                 )
@@ -282,8 +284,9 @@ class StreamPlanner:
             return end
         start = {p: min(offset, end[p]) for p, offset in start.items() if p in end}
         log.warning(
-            "The first micro-batch is being replayed. Option 'startingOffsets' was resolved again "
-            "to determine the start offsets of the micro-batch for %s.",
+            "The first micro-batch is being replayed. Option '%s' was resolved again to determine "
+            "the start offsets of the micro-batch for %s.",
+            option,
             format_partitions(start),
         )
         return start

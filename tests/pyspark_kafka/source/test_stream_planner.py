@@ -118,17 +118,25 @@ def test_a_first_micro_batch_replayed_by_the_next_process_is_empty(
     assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-0", 7, 12)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "earliest"},
+        {"startingOffsets": '{"t":{"0":-2}}'},
+        {"startingTimestamp": "4000"},
+    ],
+)
 def test_records_of_a_replayed_first_micro_batch_that_are_deleted_are_lost(
-    client: FakeClient, log: FakeLog
+    client: FakeClient, log: FakeLog, options: dict[str, str]
 ) -> None:
-    query = Query(client, startingOffsets="earliest")
+    query = Query(client, **options)
     end = query.planner.latest_offsets(query.planner.initial_offsets())
-    log.start = log.end = log.stable = 20
-    restarted = Query(client, startingOffsets="earliest")
+    log.start, log.end, log.stable = 20, 25, 25
+    restarted = Query(client, **options)
     with pytest.raises(DataLossError) as caught:
         restarted.spans(restarted.planner.initial_offsets(), end)
     assert_object(caught.value, "t", 0, 7)
-    forgiving = Query(client, startingOffsets="earliest", failOnDataLoss="false")
+    forgiving = Query(client, failOnDataLoss="false", **options)
     assert forgiving.spans(forgiving.planner.initial_offsets(), end) == []
 
 
