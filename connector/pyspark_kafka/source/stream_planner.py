@@ -98,9 +98,9 @@ class StreamPlanner:
         """Return the latest offsets from the last request, regardless of the query's position."""
         return self._latest
 
-    def is_initial(self, offsets: PartitionOffsets) -> bool:
-        """Return whether these are the initial offsets that this planner has returned."""
-        return offsets == self._initial
+    def is_unplanned_start(self, offsets: PartitionOffsets) -> bool:
+        """Return whether a new query starts here and its first micro-batch is not planned yet."""
+        return offsets == self._initial and not self._has_planned_an_end
 
     def initial_offsets(self) -> Offsets:
         """Return the start offsets of a new query. Every call returns the same offsets."""

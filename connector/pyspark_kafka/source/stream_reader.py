@@ -79,11 +79,11 @@ class KafkaStreamReader(_StreamReader):
     ) -> OffsetJson:
         """Return the end offset of the next micro-batch.
 
-        `start` is the end of the previous micro-batch, which is complete. Spark versions before 4.2
-        pass no arguments.
+        `start` is the end of the previous micro-batch, which is complete, or the initial offset of
+        a new query. Spark versions before 4.2 pass no arguments.
         """
         begin = None if start is None else _from_checkpoint(start)
-        if begin is not None and not self._open().is_initial(begin):
+        if begin is not None and not self._open().is_unplanned_start(begin):
             self._commit_to_group(begin)
         limited = not ADMISSION_CONTROL or not isinstance(limit, ReadAllAvailable | None)
         return to_json_object(self._open().latest_offsets(begin, limited=limited))

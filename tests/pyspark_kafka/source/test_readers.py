@@ -304,6 +304,15 @@ def test_latest_offset_commits_offsets_to_the_group(client: FakeClient) -> None:
     assert client.requests.count("commit_offsets") == 1
 
 
+@needs_4_2
+def test_the_offsets_of_an_empty_first_micro_batch_are_committed(client: FakeClient) -> None:
+    reader = stream_reader(startingOffsets="latest", commitOffsets="true", group_id="g")
+    end = reader.latestOffset(reader.initialOffset())
+    assert client.committed == {}
+    assert reader.latestOffset(end) == end, "the topic is idle"
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
+
+
 def test_a_failed_commit_does_not_fail_the_query(
     client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
