@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka.client import factory
-from pyspark_kafka.errors import OptionError
+from pyspark_kafka.errors import KafkaError, OptionError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.source.group_committer import RECOMMIT_S, GroupCommitter
@@ -56,3 +56,24 @@ def test_offsets_are_committed_again_before_they_expire(monkeypatch: pytest.Monk
     committer.commit(two)
     committer.commit(two)
     assert client.commits == [one, two, two]
+
+
+def test_commits_are_skipped_for_a_while_after_a_slow_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, attempts = 1_000.0, 0
+    committer = GroupCommitter(options("127.0.0.1:9", engine="native"))
+
+    def fail_after_10_s(_: GroupCommitter) -> Any:
+        nonlocal now_s, attempts
+        now_s, attempts = now_s + 10, attempts + 1
+        raise KafkaError("The coordinator did not respond.")
+
+    monkeypatch.setattr(GroupCommitter, "_open", fail_after_10_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    for offset in range(5):
+        committer.commit({TopicPartition("t", 0): offset})
+    assert attempts == 1
+    now_s += 100
+    committer.commit({TopicPartition("t", 0): 5})
+    assert attempts == 2
