@@ -381,10 +381,10 @@ OPTIONS: Final = (
         advice="Remove the option. Only streaming queries commit offsets.",
         doc="Whether the offsets that the query has read are committed to the group in "
         "`kafka.group.id`, for tools that monitor consumer lag. A read commits them after each "
-        "completed micro-batch. A failed commit is logged as a warning. A write with "
-        "`transactionalId` commits them in the same transaction as the rows of the micro-batch. "
-        "This requires the `checkpointLocation` option. Set `commitOffsets` on either the read or "
-        "the write.",
+        "completed micro-batch; before Spark 4.2, only when the next micro-batch starts. A failed "
+        "commit is logged as a warning. A write with `transactionalId` commits them in the same "
+        "transaction as the rows of the micro-batch. This requires the `checkpointLocation` "
+        "option. Set `commitOffsets` on either the read or the write.",
     ),
     Option(
         name="topic",
