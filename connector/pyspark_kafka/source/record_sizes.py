@@ -57,7 +57,8 @@ class RecordSizes:
         for each in ranges:
             topic = each.topic_partition.topic
             for batch in self._first_records(each):
-                sizes[topic] += batch.nbytes
+                # The average is at least 1 byte. If it were 0, there would be no limit.
+                sizes[topic] += max(_payload_bytes(batch), batch.num_rows)
                 records[topic] += batch.num_rows
         self._averages |= {topic: size / records[topic] for topic, size in sizes.items()}
 
@@ -77,3 +78,19 @@ class RecordSizes:
 
     def _fetch(self, fetch_range: FetchRange) -> Generator[pa.RecordBatch, None, None]:
         yield from self._client.fetch(fetch_range, self._columns, self._isolation_level)
+
+
+def _payload_bytes(batch: pa.RecordBatch) -> int:
+    """Return the size of the keys, values and headers, without Arrow's offsets and validity bits.
+
+    In small records, these would be most of `nbytes`.
+    """
+    size = 0
+    for column in batch.columns:
+        # A list of headers is flattened twice: to its structs, and to their keys and values.
+        is_list = pa.types.is_list(column.type)
+        for array in column.flatten().flatten() if is_list else [column]:
+            if len(array) > 0:
+                offsets = memoryview(array.buffers()[1]).cast("i")
+                size += offsets[array.offset + len(array)] - offsets[array.offset]
+    return size

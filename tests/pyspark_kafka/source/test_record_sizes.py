@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
+from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.source.record_sizes import RecordSizes
-from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic
+from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import source_options, tp
 
 
@@ -27,6 +31,25 @@ def test_each_topic_has_its_own_average() -> None:
     assert total == pytest.approx(1_000 * 5_000 + 10_000 * 50, rel=0.1)
     large.value_bytes = 500
     assert sizes.total([unread("large", 5_000, 6_000)]) == pytest.approx(500_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("record", "size"),
+    [
+        ({"value": b"12345"}, 5),
+        ({"key": b"k", "headers": [{"key": "é", "value": b"123"}, {"key": "h"}]}, 1 + 2 + 3 + 1),
+        ({}, 1),
+    ],
+)
+def test_the_size_of_a_record_is_that_of_its_payload(
+    record: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = pa.schema([SOURCE_SCHEMA.field(name) for name in ("key", "value", "headers")])
+    other = {"key": b"not in the slice", "headers": [{"key": "h", "value": b"1"}] * 9}
+    batch = pa.RecordBatch.from_pylist([other, record, record, other], schema=columns)
+    client = FakeClient({"t": topic(10)})
+    monkeypatch.setattr(client, "fetch", lambda *_: iter([batch.slice(1, 2)]))
+    assert record_sizes(client).total([unread("t", 0, 10)]) == 10 * size
 
 
 def test_an_estimate_reads_few_records_of_the_largest_ranges() -> None:
