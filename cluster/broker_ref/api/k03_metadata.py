@@ -120,8 +120,12 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
             if call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
         )
     else:
-        distinct = tuple(dict.fromkeys(requested))
-        topics = tuple(_requested(broker, call, request, topic, reachable) for topic in distinct)
+        distinct = {
+            topic.topic_id if topic.name is None else topic.name: topic for topic in requested
+        }
+        topics = tuple(
+            _requested(broker, call, request, topic, reachable) for topic in distinct.values()
+        )
         if _creates_topics(broker, request):
             broker.request_topics(
                 _automatic(broker, topic.name)

@@ -168,13 +168,17 @@ class DelayedOffsetFetch:
 def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
     """Return the committed offsets of every group, or wait until they are stable.
 
-    The response contains a repeated group, topic or partition only once.
+    The response contains a repeated group, topic or partition only once. If a group is repeated,
+    its first occurrence is used.
     """
     query = _OffsetQuery(broker=broker, call=call, require_stable=request.require_stable)
     requested = request.groups
     if call.version < FIRST_VERSION_OF_GROUPS:
         requested = (RequestedGroup(group_id=request.group_id, topics=request.topics),)
-    groups = tuple(_group(query, group) for group in dict.fromkeys(requested))
+    distinct: dict[str, RequestedGroup] = {}
+    for group in requested:
+        distinct.setdefault(group.group_id, group)
+    groups = tuple(_group(query, group) for group in distinct.values())
     delayed = DelayedOffsetFetch(
         call=call,
         request=request,
@@ -216,10 +220,20 @@ def _group(query: _OffsetQuery, group: RequestedGroup) -> GroupResponse:
     if group.topics is None:
         topics = _all_topics(query, group.group_id)
     else:
-        topics = tuple(
-            _topic(query, group.group_id, topic) for topic in dict.fromkeys(group.topics)
-        )
+        topics = tuple(_topic(query, group.group_id, topic) for topic in _merged(group.topics))
     return GroupResponse(group_id=group.group_id, topics=topics)
+
+
+def _merged(topics: Sequence[RequestedTopic]) -> list[RequestedTopic]:
+    """Return each topic once, with all its requested partitions."""
+    indexes: dict[tuple[str, Uuid], dict[int, None]] = {}
+    for topic in topics:
+        found = indexes.setdefault((topic.name, topic.topic_id), {})
+        found.update(dict.fromkeys(topic.partition_indexes))
+    return [
+        RequestedTopic(name=name, topic_id=topic_id, partition_indexes=tuple(found))
+        for (name, topic_id), found in indexes.items()
+    ]
 
 
 def _all_topics(query: _OffsetQuery, group: str) -> tuple[TopicResponse, ...]:
@@ -257,7 +271,7 @@ def _topic(query: _OffsetQuery, group: str, topic: RequestedTopic) -> TopicRespo
 def _partitions(
     query: _OffsetQuery, group: str, name: str, indexes: Iterable[int]
 ) -> tuple[PartitionResponse, ...]:
-    return tuple(_partition(query, group, name, index) for index in dict.fromkeys(indexes))
+    return tuple(_partition(query, group, name, index) for index in indexes)
 
 
 def _partition(query: _OffsetQuery, group: str, name: str, index: int) -> PartitionResponse:

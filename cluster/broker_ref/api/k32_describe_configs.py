@@ -5,15 +5,16 @@ are omitted. With `include_synonyms`, the response also contains values of lower
 (KIP-226). From version 3 on, it contains types and, if requested, documentation (KIP-569). The
 error for a topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION. The id of another broker and an
 empty group or subscription name are rejected with INVALID_REQUEST. If a resource type is unknown,
-the whole request fails. A repeated resource is described once. An empty broker name requests the
-dynamic configs of all brokers. Groups and client metrics subscriptions need not exist. The values
-of sensitive configs (keys and passwords) are null. Source:
+the whole request fails. A repeated resource is described once, with all requested configs. An empty
+broker name requests the dynamic configs of all brokers. Groups and client metrics subscriptions
+need not exist. The values of sensitive configs (keys and passwords) are null. Source:
 `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -103,7 +104,7 @@ The keys are the configs that are set on a topic, or the type and the name of an
 
 def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe the configs of each resource."""
-    resources = tuple(dict.fromkeys(request.resources))
+    resources = _merged(request.resources)
     unknown = [each for each in resources if each.resource_type not in _KNOWN_TYPES]
     if unknown:
         message = f"Unexpected resource type {unknown[0].resource_type}."
@@ -113,6 +114,22 @@ def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> Descr
     return DescribeConfigsResponse(
         results=tuple(_resource(broker, call, request, each, known) for each in resources)
     )
+
+
+def _merged(resources: Sequence[RequestedResource]) -> list[RequestedResource]:
+    """Return each resource once, with all its requested configs."""
+    same: dict[tuple[int, str], list[tuple[str, ...]]] = {}
+    for each in resources:
+        requested = same.setdefault((each.resource_type, each.resource_name), [])
+        requested.append(each.configuration_keys or ())
+    return [
+        RequestedResource(
+            resource_type=resource_type,
+            resource_name=name,
+            configuration_keys=tuple(chain.from_iterable(requested)) if all(requested) else None,
+        )
+        for (resource_type, name), requested in same.items()
+    ]
 
 
 def _resource(

@@ -81,16 +81,16 @@ class DescribeProducersResponse:
 
 def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> object:
     """Describe the producers of each partition once, even if the request repeats it."""
+    indexes: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=tuple(
             TopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    _partition(broker, call, topic.name, index)
-                    for index in dict.fromkeys(topic.partition_indexes)
-                ),
+                name=name,
+                partitions=tuple(_partition(broker, call, name, index) for index in found),
             )
-            for topic in dict.fromkeys(request.topics)
+            for name, found in indexes.items()
         )
     )
 

@@ -12,6 +12,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import confluent_kafka
 import pytest
@@ -89,8 +90,19 @@ def test_an_invalid_frame_closes_its_connection_only(
     assert others_are_served(cluster.bootstrap_servers)
 
 
-PARTITIONS = {"name": "served", "partition_indexes": [0, 0]}
-GROUP = {"group_id": "g", "topics": [PARTITIONS] * 2}
+TOPICS = [
+    {"name": "served", "partition_indexes": [0, 0]},
+    {"name": "served", "partition_indexes": [0]},
+]
+GROUPS = [
+    {"group_id": "g", "topics": TOPICS, "member_id": None, "member_epoch": epoch}
+    for epoch in (-1, 0)
+]
+TOPICS_OF_METADATA = [{"name": "served", "topic_id": UUID(int=number)} for number in (0, 7)]
+CONFIGS = [
+    {"resource_type": 2, "resource_name": "served", "configuration_keys": ["retention.ms"] * count}
+    for count in (1, 2)
+]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +115,22 @@ GROUP = {"group_id": "g", "topics": [PARTITIONS] * 2}
             {"group_ids": ["g", "g"], "include_authorized_operations": False},
         ),
         ("describe_transactions", 0, {"transactional_ids": ["x", "x"]}),
-        ("describe_producers", 0, {"topics": [PARTITIONS] * 2}),
-        ("offset_fetch", 8, {"groups": [GROUP] * 2, "require_stable": False}),
+        ("describe_producers", 0, {"topics": TOPICS}),
+        ("offset_fetch", 9, {"groups": GROUPS, "require_stable": False}),
+        (
+            "describe_configs",
+            4,
+            {"resources": CONFIGS, "include_synonyms": False, "include_documentation": False},
+        ),
+        (
+            "metadata",
+            12,
+            {
+                "topics": TOPICS_OF_METADATA,
+                "allow_auto_topic_creation": False,
+                "include_topic_authorized_operations": False,
+            },
+        ),
     ],
 )
 def test_a_repeated_element_is_in_the_response_once(
@@ -114,6 +140,27 @@ def test_a_repeated_element_is_in_the_response_once(
     with RawConnection(cluster.bootstrap_servers) as raw:
         await_coordinator(raw, "g")
         assert longest_array(raw.call(api, version, **fields)) == 1
+
+
+def test_the_partitions_and_configs_of_a_repeated_element_are_merged(cluster: Cluster) -> None:
+    topics = [{"name": "served", "partition_indexes": [index]} for index in (0, 1)]
+    resources = [
+        {**CONFIGS[0], "configuration_keys": [key]} for key in ("segment.ms", "preallocate")
+    ]
+    with RawConnection(cluster.bootstrap_servers) as raw:
+        await_coordinator(raw, "g")
+        offsets = raw.call("offset_fetch", 7, group_id="g", topics=topics, require_stable=False)
+        producers = raw.call("describe_producers", 0, topics=topics)
+        configs = raw.call(
+            "describe_configs",
+            4,
+            resources=resources,
+            include_synonyms=False,
+            include_documentation=False,
+        )
+    for response in (offsets, producers):
+        assert [one.partition_index for one in response.topics[0].partitions] == [0, 1]
+    assert {one.name for one in configs.results[0].configs} == {"segment.ms", "preallocate"}
 
 
 def longest_array(entity: object) -> int:
