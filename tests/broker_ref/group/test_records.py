@@ -22,6 +22,7 @@ from broker_ref.group.records import (
     encode_value,
 )
 from broker_ref.protocol.identifiers import Uuid
+from tests.broker_ref.work import count_calls
 
 KEY = bytes.fromhex("0001000267310002703100000001")
 VALUE = bytes.fromhex(
@@ -155,3 +156,22 @@ def test_absolute_value_of_a_negative_hash(name: str, value: int, partition: int
 def test_hash_uses_utf16_code_units() -> None:
     # "😀".hashCode() is 0xD83D * 31 + 0xDE00.
     assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00
+    assert java_hash("\ude00\ud83d") == 0xDE00 * 31 + 0xD83D
+
+
+def test_hash_of_a_long_name_is_exact_and_fast() -> None:
+    """A request can contain thousands of long names."""
+    for name in ("a", "\uffff", "\U0001f600z"):
+        for length in (31, 32, 33, 65):
+            assert java_hash(name * length) == hash_by_definition(name * length)
+    name = "\uffff" * 10_000
+    assert count_calls(lambda: java_hash(name)) < len(name) / 10
+
+
+def hash_by_definition(text: str) -> int:
+    """Return the hash as Java's documentation defines it."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + 256 * high + low) % 2**32
+    return value - 2**32 if value >= 2**31 else value
