@@ -85,6 +85,7 @@ class TransactionMarkerChannelManager:
         self._queues: dict[int, _Marks] = {}
         self._in_flight: dict[int, _Marks] = {}
         self._later: _Marks = {}
+        self._without_leader: _Marks = {}
         self._timer: Timer | None = None
 
     def add_txn_markers_to_send(self, pending: PendingCompleteTxn) -> None:
@@ -92,10 +93,15 @@ class TransactionMarkerChannelManager:
         self._route({pending: set(pending.entry.unmarked)})
 
     def retry_markers(self) -> None:
-        """Retry failed markers with the current leaders."""
+        """Retry all markers that are not queued or in flight, after a metadata update."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._retry_failed()
+        waiting, self._without_leader = self._without_leader, {}
+        self._route(waiting)
+
+    def _retry_failed(self) -> None:
+        """Retry failed markers with the current leaders."""
         later, self._later = self._later, {}
         self._route(later)
 
@@ -112,7 +118,7 @@ class TransactionMarkerChannelManager:
                     self._queues.setdefault(found.leader, {}).setdefault(pending, set()).add(key)
                     leaders[found.leader] = None
                 else:
-                    self._retry_later(pending, key)
+                    self._without_leader.setdefault(pending, set()).add(key)
             self._finish_if_marked(pending)
         for leader in leaders:
             self._send(leader)
@@ -126,7 +132,7 @@ class TransactionMarkerChannelManager:
         self._later.setdefault(pending, set()).add(key)
         if self._timer is None or not self._timer.is_pending:
             self._timer = self._schedule.at(
-                self._clock() + RETRY_BACKOFF_MS, lambda _: self.retry_markers()
+                self._clock() + RETRY_BACKOFF_MS, lambda _: self._retry_failed()
             )
 
     # Requests to one broker
