@@ -4,12 +4,13 @@ Purpose: before a producer begins a transaction in a partition, verify the trans
 with transaction version 2, the verification also adds the partition. Invariants: each coordinator
 has at most one request in flight. A request contains at most one verification per transactional id.
 Each verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
-verification of a transactional id causes the pending verification to fail. In this broker, the new
-verification waits.
+verification of a transactional id causes the waiting verification to fail. In this broker, the new
+verification waits, and the oldest fails only if too many are waiting.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -27,6 +28,9 @@ VERSION: Final = 5
 PURPOSE: Final = "transactions-of-partitions"
 
 REQUEST_TIMEOUT_MS: Final = 30_000
+WAITING_PER_ID_MAX: Final = 5
+"""A producer that waits for its responses has at most a few verifications."""
+
 PartitionErrorCodes = Mapping[PartitionKey, ErrorCode]
 """The error code of each partition. NONE means that the transaction contains the partition."""
 
@@ -118,7 +122,7 @@ class AddPartitionsToTxnManager:
         self._metadata = metadata
         self._coordinator = coordinator
         self._wake = wake
-        self._waiting: dict[int, list[_Verification]] = {}
+        self._waiting: dict[int, dict[str, deque[_Verification]]] = {}
         self._in_flight: set[int] = set()
 
     def add_or_verify_transaction(
@@ -135,7 +139,8 @@ class AddPartitionsToTxnManager:
         The result contains the coordinator's error code for each partition. PRODUCER_FENCED is
         replaced with INVALID_PRODUCER_EPOCH. The caller must replace TRANSACTION_ABORTABLE for
         clients that do not support that error code. The error is COORDINATOR_NOT_AVAILABLE if the
-        coordinator is unknown, and NETWORK_EXCEPTION if it cannot be reached.
+        coordinator is unknown. The error is NETWORK_EXCEPTION if the coordinator cannot be reached,
+        or if too many newer verifications of the transactional id are waiting.
         """
         reply: Reply[PartitionErrorCodes] = Reply(self._wake)
         verification = _Verification(
@@ -153,28 +158,27 @@ class AddPartitionsToTxnManager:
         coordinator = self._coordinator(verification.transactional_id)
         broker = None if coordinator is None else self._metadata.brokers.get(coordinator)
         if coordinator is None or broker is None or broker.is_fenced:
-            verification.complete(
-                dict.fromkeys(verification.partitions, ErrorCode.coordinator_not_available)
-            )
+            _fail(verification, ErrorCode.coordinator_not_available)
             return
-        self._waiting.setdefault(coordinator, []).append(verification)
+        waiting = self._waiting.setdefault(coordinator, {})
+        queue = waiting.setdefault(verification.transactional_id, deque())
+        queue.append(verification)
+        if len(queue) > WAITING_PER_ID_MAX:
+            _fail(queue.popleft(), ErrorCode.network_exception)
         self._send(coordinator)
 
     def _send(self, coordinator: int) -> None:
         """Send the queued verifications to a coordinator, unless a request is in flight."""
         if coordinator in self._in_flight or coordinator not in self._waiting:
             return
-        sent: dict[str, _Verification] = {}
-        later = [
-            verification
-            for verification in self._waiting.pop(coordinator)
-            if sent.setdefault(verification.transactional_id, verification) is not verification
-        ]
+        queues = self._waiting.pop(coordinator)
+        sent = {transactional_id: queue.popleft() for transactional_id, queue in queues.items()}
+        later = {transactional_id: queue for transactional_id, queue in queues.items() if queue}
         if later:
             self._waiting[coordinator] = later
         broker = self._metadata.brokers.get(coordinator)
         if broker is None:
-            self._complete_all(sent, ErrorCode.coordinator_not_available)
+            _fail_all(sent, ErrorCode.coordinator_not_available)
             self._send(coordinator)
             return
         self._in_flight.add(coordinator)
@@ -195,9 +199,9 @@ class AddPartitionsToTxnManager:
         self._in_flight.discard(coordinator)
         if response.error_code is ErrorCode.cluster_authorization_failed:
             # With this error code, the client would assume that its principal lacks a permission.
-            self._complete_all(sent, ErrorCode.invalid_txn_state)
+            _fail_all(sent, ErrorCode.invalid_txn_state)
         elif response.error_code is not ErrorCode.none:
-            self._complete_all(sent, response.error_code)
+            _fail_all(sent, response.error_code)
         else:
             results = {
                 result.transactional_id: _error_codes(result)
@@ -215,12 +219,17 @@ class AddPartitionsToTxnManager:
 
     def _handle_failure(self, coordinator: int, sent: dict[str, _Verification]) -> None:
         self._in_flight.discard(coordinator)
-        self._complete_all(sent, ErrorCode.network_exception)
+        _fail_all(sent, ErrorCode.network_exception)
         self._send(coordinator)
 
-    def _complete_all(self, sent: dict[str, _Verification], error_code: ErrorCode) -> None:
-        for verification in sent.values():
-            verification.complete(dict.fromkeys(verification.partitions, error_code))
+
+def _fail_all(sent: Mapping[str, _Verification], error_code: ErrorCode) -> None:
+    for verification in sent.values():
+        _fail(verification, error_code)
+
+
+def _fail(verification: _Verification, error_code: ErrorCode) -> None:
+    verification.complete(dict.fromkeys(verification.partitions, error_code))
 
 
 def _transaction(verification: _Verification) -> TransactionPartitions:

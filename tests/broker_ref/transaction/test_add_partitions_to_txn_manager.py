@@ -14,6 +14,7 @@ from broker_ref.outbox import Outbox
 from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.add_partitions_to_txn_manager import (
+    WAITING_PER_ID_MAX,
     AddPartitionsToTxnManager,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -151,6 +152,19 @@ def test_queued_verifications_are_sent_together_with_one_per_id() -> None:
     assert [codes(reply) for reply in replies] == [
         {NONE}, {ErrorCode.invalid_txn_state}, {NONE}, {NONE}, {NONE}
     ]  # fmt: skip
+
+
+def test_too_many_waiting_verifications_of_an_id_fail_the_oldest() -> None:
+    broker = FakeBroker()
+    sent = broker.verify("x")
+    oldest, *waiting = [broker.verify("x") for _ in range(WAITING_PER_ID_MAX + 1)]
+    other = broker.verify("y")
+    assert codes(oldest) == {ErrorCode.network_exception}
+    assert not any(reply.is_done for reply in (sent, *waiting, other))
+    for _ in range(WAITING_PER_ID_MAX + 1):
+        broker.coordinator.respond()
+    assert broker.requested_ids() == [["x"], ["x", "y"], *[["x"]] * (WAITING_PER_ID_MAX - 1)]
+    assert all(codes(reply) == {NONE} for reply in (sent, *waiting, other))
 
 
 def test_producer_fenced_becomes_invalid_producer_epoch() -> None:
