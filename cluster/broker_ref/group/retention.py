@@ -31,7 +31,7 @@ def expired(shard: Shard, *, retention_ms: int, now_ms: int) -> list[tuple[Group
         offsets = shard.offsets.latest(group.group_id)
         pending = shard.pending.of_group(group.group_id)
         old = expired_offsets(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
-        gone = [one for one in old if one not in pending]
+        gone = [one for one in old if not shard.pending.has(group.group_id, one)]
         changes = offset_tombstones(group.group_id, gone)
         if not pending and len(gone) == len(offsets) and is_empty(group):
             changes += tombstones_of(group)

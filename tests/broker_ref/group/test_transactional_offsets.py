@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +11,17 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination import loader
-from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.offsets import OffsetStore, TopicPartition
 from broker_ref.group.pending_offsets import PendingOffset, PendingOffsets
 from broker_ref.group.records import OffsetCommitValue
+from broker_ref.group.retention import expired
 from broker_ref.log.control import Marker
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
 from tests.broker_ref.group.coordinators import Coordinators
+from tests.broker_ref.work import assert_linear
 
 T0 = TopicPartition(topic="t", partition=0)
 MINUTE_MS = 60_000
@@ -290,6 +294,24 @@ def test_pending_offsets_prevent_expiration() -> None:
     made.advance(2 * MINUTE_MS)
     assert list(made.groups.groups()) == []
     assert made.offset_of() is None
+
+
+def test_the_search_for_expired_offsets_is_linear() -> None:
+    value = OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
+
+    def search(entries: int) -> None:
+        shard: Any = SimpleNamespace(
+            groups={"g": ClassicGroup("g", state_timestamp_ms=0)},
+            offsets=OffsetStore(),
+            pending=PendingOffsets(),
+        )
+        for index in range(entries):
+            key = TopicPartition(topic="t", partition=index)
+            shard.offsets.put("g", key, value, record_offset=0, required_offset=0)
+            shard.pending.put(1, "g", key, PendingOffset(value=value, record_offset=0))
+        assert expired(shard, retention_ms=1, now_ms=9) == []
+
+    assert_linear(search, entries=25)
 
 
 @pytest.mark.parametrize("end", [None, Marker.ABORT])
