@@ -16,14 +16,15 @@ replicated offset that was committed before the transaction.
 
 If a member of a consumer group sends an epoch other than its current epoch, the error is
 STALE_MEMBER_EPOCH (version 9, KIP-848). Requests contain topic ids from version 10 on. The error
-for an unknown topic id is UNKNOWN_TOPIC_ID. Source:
-`kafka.server.KafkaApis.handleOffsetFetchRequest` and `GroupCoordinatorService.fetchOffsets`, which
-uses an empty write operation to wait.
+for an unknown topic id is UNKNOWN_TOPIC_ID. If the offset of a partition was committed for another
+topic id, for example that of a deleted topic with the same name, offset -1 is returned. Source:
+`kafka.server.KafkaApis.handleOffsetFetchRequest`, `OffsetMetadataManager.fetchOffsets` and
+`GroupCoordinatorService.fetchOffsets`, which uses an empty write operation to wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -245,7 +246,9 @@ def _all_topics(query: _OffsetQuery, group: str) -> tuple[TopicResponse, ...]:
         TopicResponse(
             name=name,
             topic_id=broker.metadata.topics[name].topic_id,
-            partitions=_partitions(query, group, name, sorted(indexes)),
+            partitions=tuple(
+                _partition(query, group, name, ZERO_UUID, index) for index in sorted(indexes)
+            ),
         )
         for name, indexes in partitions.items()
         if name in broker.metadata.topics and query.may_describe(name)
@@ -264,23 +267,25 @@ def _topic(query: _OffsetQuery, group: str, topic: RequestedTopic) -> TopicRespo
     return TopicResponse(
         name=name,
         topic_id=topic.topic_id,
-        partitions=_partitions(query, group, name, topic.partition_indexes),
+        partitions=tuple(
+            _partition(query, group, name, topic.topic_id, index)
+            for index in topic.partition_indexes
+        ),
     )
 
 
-def _partitions(
-    query: _OffsetQuery, group: str, name: str, indexes: Iterable[int]
-) -> tuple[PartitionResponse, ...]:
-    return tuple(_partition(query, group, name, index) for index in indexes)
-
-
-def _partition(query: _OffsetQuery, group: str, name: str, index: int) -> PartitionResponse:
+def _partition(
+    query: _OffsetQuery, group: str, name: str, topic_id: Uuid, index: int
+) -> PartitionResponse:
+    """Return the committed offset, or -1 if it was committed for another topic id."""
     groups = query.broker.groups
     key = TopicPartition(topic=name, partition=index)
     if query.require_stable and groups.has_pending(group, key):
         return PartitionResponse(partition_index=index, error_code=ErrorCode.unstable_offset_commit)
     found = groups.committed(group, key, in_log=query.require_stable)
-    if found is None:
+    if found is None or (
+        ZERO_UUID not in {topic_id, found.topic_id} and topic_id != found.topic_id
+    ):
         return PartitionResponse(partition_index=index)
     return PartitionResponse(
         partition_index=index,

@@ -10,11 +10,15 @@ from kio.schema.offset_commit.v7 import request as commit_v7
 from kio.schema.offset_fetch.v8 import request as fetch_v8
 
 from broker_ref.api import k08_offset_commit as offset_commit
+from broker_ref.api import k09_offset_fetch as offset_fetch
 from broker_ref.api.contract import Call
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
+from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.partition import Partition
 from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import NodeDriver
@@ -185,6 +189,31 @@ def test_offsets_of_a_deleted_topic_do_not_apply_to_a_new_one() -> None:
     storage.cut(log, size)
     driver.crash()
     assert committed(driver) == {}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_an_offset_of_another_topic_id_is_not_returned(driver: NodeDriver, is_same: bool) -> None:
+    topic_id = driver.broker.metadata.topics["t"].topic_id
+    committed_id = topic_id if is_same else Uuid(int=7)
+    value = OffsetCommitValue(
+        offset=5, leader_epoch=2, metadata="m", commit_timestamp_ms=0, topic_id=committed_id
+    )
+    t0 = TopicPartition(topic="t", partition=0)
+    driver.broker.groups.commit("g", Committer(), {t0: value}, driver.now_ms)
+
+    def fetched(version: int, **topic: Any) -> int:
+        topics = (offset_fetch.RequestedTopic(partition_indexes=(0,), **topic),)
+        group = offset_fetch.RequestedGroup(group_id="g", topics=topics)
+        response: Any = offset_fetch.handle(
+            driver.broker,
+            Call(version=version, client_id="test", now_ms=driver.now_ms),
+            offset_fetch.OffsetFetchRequest(groups=(group,)),
+        )
+        offset: int = response.groups[0].topics[0].partitions[0].committed_offset
+        return offset
+
+    assert fetched(10, topic_id=topic_id) == (5 if is_same else -1)
+    assert fetched(9, name="t") == 5
 
 
 def test_more_tombstones_than_fit_into_a_batch() -> None:
