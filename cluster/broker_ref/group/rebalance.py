@@ -29,6 +29,12 @@ logger = logging.getLogger(__name__)
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """The session timeout of a new member, which cannot send heartbeats until it has joined."""
 
+ABSENT_MEMBERS_WAIT_MIN_MS: Final = 1000
+"""The minimum wait if no member has rejoined.
+
+If the rebalance timeout is 0, a timer without a minimum would run permanently.
+"""
+
 
 class Rebalance:
     """The rebalances of the groups in a shard."""
@@ -100,7 +106,7 @@ class Rebalance:
         if not group.elect_joined_leader() and group.members:
             # Only static members remain, and none of them has rejoined. Wait until their sessions
             # expire.
-            self._wait_for_joins(group, now_ms)
+            self._wait_for_joins(group, now_ms, min_ms=ABSENT_MEMBERS_WAIT_MIN_MS)
             return NOTHING_WRITTEN
         group.next_generation(now_ms)
         if not group.members:
@@ -144,11 +150,12 @@ class Rebalance:
 
         group.join_timer = self._schedule.at(now_ms + delay_ms, elapsed)
 
-    def _wait_for_joins(self, group: ClassicGroup, now_ms: int) -> None:
+    def _wait_for_joins(self, group: ClassicGroup, now_ms: int, *, min_ms: int = 0) -> None:
         def elapsed(time_ms: int) -> None:
             self.complete_join_phase(group, time_ms)
 
-        group.join_timer = self._schedule.at(now_ms + group.rebalance_timeout_ms, elapsed)
+        timeout_ms = max(group.rebalance_timeout_ms, min_ms)
+        group.join_timer = self._schedule.at(now_ms + timeout_ms, elapsed)
 
     def _store_empty(self, group: ClassicGroup, now_ms: int) -> PendingWrite:
         logger.info("Group %r is empty in generation %d", group.group_id, group.generation_id)

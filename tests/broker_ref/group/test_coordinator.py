@@ -363,6 +363,24 @@ def test_static_member_with_an_empty_instance_id_is_not_a_dynamic_member() -> No
     assert {m.member_id for m in made.groups.describe("g").members} == members
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_static_member_without_rebalance_timeout_that_does_not_rejoin(timeout_ms: int) -> None:
+    made = Coordinators()
+    joins = [made.join(), made.join(group_instance_id="i", rebalance_timeout_ms=timeout_ms)]
+    made.advance(6_000)
+    dynamic, static = (join.result.member_id for join in joins)
+    for member_id in (dynamic, static):
+        made.sync(member_id, 1, {})
+    made.groups.leave("g", [MemberIdentity(member_id=dynamic)], made.now_ms)
+    made.schedule.run(made.now_ms)
+    due_ms = made.schedule.next_deadline_ms()
+    assert due_ms is not None
+    assert due_ms > made.now_ms, "the timer runs permanently"
+    assert [m.member_id for m in made.groups.describe("g").members] == [static]
+    made.advance(10_000)  # The session of the static member expires.
+    assert made.groups.describe("g").group_state == "Empty"
+
+
 def test_subscription_with_a_negative_number_of_topics_is_invalid() -> None:
     made = Coordinators()
     assert commit(made, 1).result is ErrorCode.none
