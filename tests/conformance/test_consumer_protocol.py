@@ -398,6 +398,7 @@ def test_groups_are_listed_and_described_by_type(
     assert describe(raw, "").error_code == ErrorCode.invalid_group_id
     as_classic = only(raw.call("describe_groups", 6, groups=[group]).groups)
     assert (as_classic.error_code, as_classic.group_state) == (not_found, "Dead")
+    assert as_classic.error_message == f"Group {group} is not a classic group."
 
 
 def test_group_is_deleted_without_members(raw: RawConnection, group: str, subscribed: str) -> None:

@@ -22,6 +22,7 @@ from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.frozen import dataclass
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.consumer.assignors import configured_assignors
 from broker_ref.group.consumer.group import ConsumerGroup
 from broker_ref.group.consumer.heartbeats import (
@@ -517,9 +518,13 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Return the group and its members. Raises: ApiError (GROUP_ID_NOT_FOUND)."""
-        group = self._shard(group_id).shard.classic_group(group_id)
+        group = self._shard(group_id).shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise ApiError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group."
+            )
         protocol = group.protocol_name if group.state is GroupState.STABLE else None
         return DescribedGroup(
             group_id=group_id,
