@@ -426,16 +426,22 @@ def test_add_partitions_without_acl() -> None:
 def test_recreated_topic_fails_the_transaction() -> None:
     clock = SkippingClock()
     brokers = TransactionalBrokers(OK)
+
+    def write(one: Transaction) -> None:
+        clock.skipped_s += 301  # the cached metadata expires
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
+
     with writing_in(brokers, 1, clock=Clock(now=clock.now)) as one:
         for topic_id in (None, UUID(int=1)):  # an upgrade of the cluster adds topic ids
             brokers.topic_id = topic_id
-            clock.skipped_s += 301  # the cached metadata expires
-            one.producer.send(rows("t", [b"x"]))
-            one.producer.flush()
+            write(one)
         brokers.topic_id = UUID(int=2)
-        clock.skipped_s += 301
+        # A response between the deletion and the recreation lacks the topic.
+        gone = {"brokers": [], "topics": [{"name": "t", "error_code": 3}], "cluster_id": "c"}
+        brokers.responses.by_api["metadata"].insert(0, gone)
         with pytest.raises(DeliveryError, match="'t'") as caught:
-            one.producer.send(rows("t", [b"x"]))
+            write(one)
         assert caught.value.topic == "t"
 
 

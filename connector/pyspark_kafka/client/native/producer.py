@@ -435,8 +435,9 @@ class NativeProducer:
         topics = self._router.metadata.topics
         for name, topic in self._topics.items():
             topic_id = known_id(topics.get(name))
-            if topic_id != topic.topic_id:
-                if topic_id is not None and topic.topic_id is not None:
+            # The last id is kept while the topic is missing, to detect that it was recreated.
+            if topic_id is not None and topic_id != topic.topic_id:
+                if topic.topic_id is not None:
                     self._note_recreated(name)
                 topic.topic_id = topic_id
                 self._queues.reset_window(name)

@@ -19,7 +19,8 @@ class TopicState:
 
     `next_sequences` maps each partition to its next sequence number. `unkeyed_batches` is a counter
     of batches, which determines the next partition for rows without a key. `unknown_since` is the
-    time at which a broker first reported that the topic does not exist.
+    time at which a broker first reported that the topic does not exist. `topic_id` is the last id
+    that a broker returned, or None if no broker has returned an id.
     """
 
     rows: RowBuffer = field(default_factory=RowBuffer)
