@@ -6,6 +6,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
 
@@ -383,6 +384,26 @@ def test_timeout_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(DeliveryError, match=r"'kafka\.delivery\.timeout\.ms'"):
             producer.flush()
         producer.abort()
+
+
+def test_acknowledgment_during_a_metadata_request_is_in_time() -> None:
+    clock = SkippingClock()
+    unanswered: SimpleQueue[tuple[Peer, ReceivedRequest]] = SimpleQueue()
+    brokers = Brokers(lambda peer, received: unanswered.put((peer, received)))
+
+    def acknowledge_first(peer: Peer, received: ReceivedRequest) -> None:
+        respond_to_produce(*unanswered.get(timeout=10))
+        clock.skipped_s += 3600  # the batch is overdue when the metadata request ends
+        brokers.respond_to_metadata(peer, received)
+
+    with writing_to(brokers, clock=Clock(now=clock.now), batch_size="1") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        clock.skipped_s += 301  # the cached metadata expires
+        brokers.responses.by_api["metadata"][:] = [acknowledge_first]
+        producer.flush()
+        producer.close()
+    assert len(brokers.batches) == 1
 
 
 @pytest.mark.parametrize("option", [None, "kafka.security.protocol"], ids=["refuses", "closes"])

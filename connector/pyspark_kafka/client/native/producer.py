@@ -245,6 +245,7 @@ class NativeProducer:
             if self._connections.fail_overdue():
                 self._handle_responses()
             self._refresh_cluster()
+            self._handle_responses()  # acknowledgments that arrived while the refresh blocked
             self._check_deadlines()
             for name, topic in self._topics.items():
                 if topic.rows.pieces and (include_all or self._is_ready_to_encode(name, topic)):
