@@ -119,6 +119,12 @@ class Router:
         """
         return None if self.metadata.brokers else self._suspected_since
 
+    def extend_deadlines(self, by_s: float) -> None:
+        """Exclude the last `by_s` seconds from the time since `misconfigured_since`."""
+        if self._suspected_since is not None:
+            # Another producer of this router may have failed during the last `by_s` seconds.
+            self._suspected_since = min(self._suspected_since + by_s, self.clock.now())
+
     # --- connections ---
 
     def connection(self, broker: Broker, *, deadline: float) -> Connection:

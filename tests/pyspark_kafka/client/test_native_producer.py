@@ -425,10 +425,11 @@ def test_unusable_servers_are_tried_for_ten_seconds(option: str | None) -> None:
     ):
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
+        now_s += 3600  # the time between calls does not count
         with pytest.raises(BrokerUnreachableError) as caught:
             producer.flush()
         producer.abort()
-    assert 10 <= now_s < 12
+    assert 10 <= now_s - 3600 < 12
     assert (caught.value.topic, caught.value.option) == ("t", option)
 
 

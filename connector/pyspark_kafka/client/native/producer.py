@@ -262,6 +262,7 @@ class NativeProducer:
         outside_s = self._clock.now() - self._returned_at
         self._queues.extend_deadlines(outside_s)
         self._connections.extend_deadlines(outside_s)
+        self._router.extend_deadlines(outside_s)
         for topic in self._topics.values():
             topic.rows.oldest_at += outside_s
             if topic.unknown_since is not None:
