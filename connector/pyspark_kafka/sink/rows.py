@@ -126,9 +126,9 @@ def _milliseconds(column: Any) -> Any:
     times = column.cast(PRODUCE_SCHEMA.field("timestamp").type, safe=False)
     earliest = pc.min(times.cast(pa.int64())).as_py()
     if earliest is not None and earliest < 0:
+        text = pc.min(times).cast(pa.string())  # `datetime` cannot represent years before 1
         raise RowError(
-            f"A row has the timestamp {pc.min(times).as_py()}, but Kafka timestamps cannot be "
-            "before 1970.",
+            f"A row has the timestamp {text}, but Kafka timestamps cannot be before 1970.",
             advice="Correct the value in column 'timestamp', or set it to null to use the time at "
             "which the row is sent.",
             column="timestamp",

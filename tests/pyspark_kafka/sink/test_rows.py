@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -136,11 +136,16 @@ def test_timestamps_become_milliseconds() -> None:
     assert column.cast(pa.int64()).to_pylist() == [1_714_979_289_123, None]
 
 
-def test_timestamp_before_1970_is_refused() -> None:
-    with pytest.raises(RowError, match="1969-12-31") as caught:
-        preparation().prepare(
-            batch(value=[b"a"], timestamp=[datetime(1969, 12, 31, 23, 59, tzinfo=UTC)])
-        )
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (datetime(1969, 12, 31, 23, 59, tzinfo=UTC), "1969-12-31 23:59"),
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))), "0000-12-31 23:00"),
+    ],
+)
+def test_timestamp_before_1970_is_refused(at: datetime, text: str) -> None:
+    with pytest.raises(RowError, match=text) as caught:
+        preparation().prepare(batch(value=[b"a"], timestamp=[at]))
     assert caught.value.column == "timestamp"
 
 
