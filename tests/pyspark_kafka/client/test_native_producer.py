@@ -15,7 +15,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pyspark_kafka.client.native import producer as producer_module
-from pyspark_kafka.client.native.batch_queues import BatchQueues
+from pyspark_kafka.client.native.batch_queues import BatchQueues, ProducerBatch
 from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.errors import AccessError, BrokerUnreachableError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
@@ -294,6 +294,42 @@ def test_leader_in_the_response_gets_the_same_batch() -> None:
     (first_at, first), (second_at, second) = brokers.batches
     assert (first_at, second_at) == (1, 2)
     assert first == second
+
+
+def test_work_for_a_failure_is_linear_in_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`oldest` examines every partition, so it must not be called for every partition."""
+    calls = 0
+    oldest = BatchQueues.oldest
+
+    def counting(queues: BatchQueues) -> ProducerBatch | None:
+        nonlocal calls
+        calls += 1
+        return oldest(queues)
+
+    monkeypatch.setattr(BatchQueues, "oldest", counting)
+    partitions = 100
+    brokers = Brokers({"error_code": 7}, _close, OK, partitions=partitions)
+    leaders = [-1, 2, 1]  # no leader, then an unreachable leader
+
+    def move_leader(peer: Peer, received: ReceivedRequest) -> None:
+        brokers.leader = leaders.pop(0) if len(leaders) > 1 else leaders[0]
+        brokers.respond_to_metadata(peer, received)
+
+    brokers.responses.by_api["metadata"] = [move_leader]
+    # All partitions have the same backoff, so they are retried in the same round.
+    clock = Clock(random=float)
+    with (
+        refusing_address() as refusing,
+        writing_to(brokers, clock=clock, request_timeout_ms="20000") as client,
+    ):
+        brokers.addresses[2] = refusing
+        producer = client.producer()
+        producer.send(rows("t", [b"x"] * partitions, partition=range(partitions)))
+        producer.flush()
+        producer.close()
+    assert calls < partitions
+    assert [len(sent) for _, sent in brokers.batches] == [partitions] * 3
+    assert leaders == [1]
 
 
 def test_metadata_is_refreshed_when_the_leader_is_gone() -> None:

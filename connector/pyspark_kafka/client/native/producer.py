@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -413,13 +413,15 @@ class NativeProducer:
         self._note_recreated_topics()
         now = self._clock.now()
         led_partitions: dict[int, tuple[Broker, list[TopicPartition]]] = {}
+        without_leader: dict[TopicPartition, str] = {}
         for partition in self._ready(now):
             try:
                 broker = self._router.leader(partition).broker
             except ApiError as unknown:  # The router refreshes the metadata before its next use.
-                self._retry_later(partition, str(unknown), invalidate=False)
+                without_leader[partition] = str(unknown)
                 continue
             led_partitions.setdefault(broker.broker_id, (broker, []))[1].append(partition)
+        self._retry_later(without_leader, invalidate=False)
         for broker, partitions in led_partitions.values():
             deadline = self._first_deadline(math.inf)
             leader = self._connections.get(broker)
@@ -428,8 +430,7 @@ class NativeProducer:
             try:
                 leader = self._connections.open(broker, deadline=deadline)
             except (BrokerUnreachableError, ProtocolError) as error:
-                for partition in partitions:
-                    self._retry_later(partition, reason_of(error))
+                self._retry_later(dict.fromkeys(partitions, reason_of(error)))
                 continue
             self._send_to(leader, partitions)
 
@@ -493,16 +494,22 @@ class NativeProducer:
         except (BrokerUnreachableError, ProtocolError) as error:
             for batch in call.batches:
                 self._queues.handle_result(batch, ProduceReaction.RETRY)
-                self._retry_later(batch.topic_partition, reason_of(error))
+            partitions = [batch.topic_partition for batch in call.batches]
+            self._retry_later(dict.fromkeys(partitions, reason_of(error)))
             return
         partition_responses = {
             partition_response.topic_partition: partition_response
             for partition_response in response.partitions
         }
+        failures: dict[TopicPartition, str] = {}
         for batch in call.batches:
-            self._handle_partition_response(
-                leader, batch, partition_responses[batch.topic_partition], response
+            partition = batch.topic_partition
+            failure = self._handle_partition_response(
+                leader, batch, partition_responses[partition], response
             )
+            if failure is not None:
+                failures[partition] = failure
+        self._retry_later(failures, invalidate=False)
 
     def _handle_partition_response(
         self,
@@ -510,7 +517,8 @@ class NativeProducer:
         batch: ProducerBatch,
         partition_response: ProducedPartition,
         response: ProduceResponse,
-    ) -> None:
+    ) -> str | None:
+        """Apply the response to a batch. Return the failure if the partition must back off."""
         partition, code = partition_response.topic_partition, partition_response.error_code
         reaction = PRODUCE_REACTIONS[code]
         failed = self._queues.handle_result(batch, reaction)
@@ -525,17 +533,19 @@ class NativeProducer:
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
                 topic.batch_bytes_max = min(topic.batch_bytes_max, smaller)
             case ProduceReaction.RETRY:
-                self._handle_retriable(leader, partition_response, response)
+                return self._handle_retriable(leader, partition_response, response)
+        return None
 
     def _handle_retriable(
         self,
         leader: LeaderConnection,
         partition_response: ProducedPartition,
         response: ProduceResponse,
-    ) -> None:
-        """Update metadata after a retriable error.
+    ) -> str | None:
+        """Update metadata after a retriable error. Return the failure if the partition must wait.
 
-        Uses the leader in the response, if the response contains one (KIP-951).
+        Uses the leader in the response, if the response contains one (KIP-951). A new leader gets
+        the batch without a backoff.
         """
         partition, code = partition_response.topic_partition, partition_response.error_code
         failure = f"{leader.broker} returned {format_code(code)}"
@@ -551,23 +561,31 @@ class NativeProducer:
             known = self._router.metadata.partition(partition)
             if known is not None and known.leader_id != leader.broker.broker_id:
                 self._partition_failures[partition] = failure
-                return
-        self._retry_later(partition, failure, invalidate=False)
+                return None
+        return failure
 
     def _retry_later(
-        self, partition: TopicPartition, failure: str, *, invalidate: bool = True
+        self, failures: Mapping[TopicPartition, str], *, invalidate: bool = True
     ) -> None:
-        """Back off for a partition. With `invalidate`, also discard the metadata of its topic."""
-        LOG.info("Writing to %s failed and will be retried: %s", partition, failure)
-        if not self._is_overdue() or partition not in self._partition_failures:
-            self._partition_failures[partition] = failure
-        if invalidate:
-            self._router.invalidate_topic(partition.topic)
+        """Back off for partitions. With `invalidate`, also discard the metadata of their topics.
+
+        `failures` contains the failure of each partition. Callers pass all partitions that failed
+        together in one call, because `_is_overdue` examines every open partition.
+        """
+        if not failures:
+            return
+        is_overdue = self._is_overdue()
         now, draw = self._clock.now(), self._clock.random()
         backoff = self._settings.backoff
-        self._queues.back_off(
-            partition, now, lambda failures: now + backoff.backoff_s(failures, draw)
-        )
+        for partition, failure in failures.items():
+            LOG.info("Writing to %s failed and will be retried: %s", partition, failure)
+            if not is_overdue or partition not in self._partition_failures:
+                self._partition_failures[partition] = failure
+            if invalidate:
+                self._router.invalidate_topic(partition.topic)
+            self._queues.back_off(
+                partition, now, lambda attempts: now + backoff.backoff_s(attempts, draw)
+            )
 
     # --- deadlines ---
 

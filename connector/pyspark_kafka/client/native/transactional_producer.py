@@ -272,8 +272,7 @@ class NativeTransactionalProducer(NativeProducer):
                 for partition, code in failed.items()
             }
         self._failed_additions = self._failed_additions + 1 if failures else 0
-        for partition, failure in failures.items():
-            self._retry_later(partition, failure, invalidate=False)
+        self._retry_later(failures, invalidate=False)
 
     def _not_added(self, partition: TopicPartition, code: ErrorCode) -> KafkaError:
         return partition_not_added(
