@@ -17,6 +17,7 @@ from kio.serial import entity_reader
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.batch_queues import BatchQueues, ProducerBatch
 from pyspark_kafka.client.native.producer import NativeProducer
+from pyspark_kafka.client.native.row_buffer import RowBuffer
 from pyspark_kafka.errors import AccessError, BrokerUnreachableError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client import records
@@ -487,6 +488,31 @@ def test_few_rows_are_sent_after_a_second() -> None:
     counts = [record_count(sent[("t", 0)]) for _, sent in brokers.batches]
     assert sum(counts) == 100
     assert len(counts) > 1
+
+
+def test_rows_buffered_before_the_first_metadata_are_encoded_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_module, "_PIECE_BYTES_MAX", 1_000)
+    taken_bytes: list[int] = []
+    take = RowBuffer.take
+
+    def recording(buffer: RowBuffer, bytes_max: int) -> Any:
+        taken = take(buffer, bytes_max)
+        taken_bytes.append(taken.nbytes)
+        return taken
+
+    monkeypatch.setattr(RowBuffer, "take", recording)
+    brokers = Brokers(OK)
+    gone = {"brokers": [], "topics": [{"name": "t", "error_code": 3}], "cluster_id": "c"}
+    brokers.responses.by_api["metadata"].insert(0, gone)
+    with writing_to(brokers, retry_backoff_ms="100") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x" * 400] * 10))
+        producer.flush()
+        producer.close()
+    assert max(taken_bytes) <= 2_000
+    assert sum(record_count(sent[("t", 0)]) for _, sent in brokers.batches) == 10
 
 
 def test_at_most_five_requests_are_in_flight() -> None:

@@ -6,11 +6,17 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.client.delivery_errors import DeliveryErrors
-from pyspark_kafka.client.native.row_buffer import by_topic, check_record_sizes, pieces_of
+from pyspark_kafka.client.native.row_buffer import (
+    RowBuffer,
+    by_topic,
+    check_record_sizes,
+    pieces_of,
+)
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from tests.pyspark_kafka.client.records import rows
 
+SIZES = [10, 10, 200, 60, 10]
 ERRORS = DeliveryErrors(bootstrap_servers="b:1", record_bytes_max=1_000)
 
 
@@ -37,6 +43,19 @@ def test_pieces_contain_all_rows_and_are_bounded(bytes_max: int) -> None:
     assert [value for piece in pieces for value in piece.column("value").to_pylist()] == values
     assert all(piece.nbytes <= bytes_max or piece.num_rows == 1 for piece in pieces)
     assert len(pieces) <= 1 + 8 * batch.nbytes // bytes_max
+
+
+def test_taken_rows_keep_their_order_and_are_bounded() -> None:
+    buffer = RowBuffer()
+    pieces = [by_topic(rows("t", [b"%d" % n, b"x" * size]))[0][1] for n, size in enumerate(SIZES)]
+    for piece in pieces:
+        buffer.add(piece, 0.0)
+    taken = []
+    while buffer.pieces:
+        taken.append(buffer.take(100))
+        assert buffer.bytes == sum(piece.nbytes for piece in buffer.pieces)
+    assert pa.Table.from_batches(taken) == pa.Table.from_batches(pieces)
+    assert [batch.num_rows // 2 for batch in taken] == [2, 1, 2]
 
 
 def _checked(value: int, key: int, header: int) -> None:

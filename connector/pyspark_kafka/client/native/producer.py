@@ -62,7 +62,7 @@ from pyspark_kafka.records.encoding import next_sequence
 from pyspark_kafka.records.splitting import split
 from pyspark_kafka.wire.connection import Connection, wait_any
 from pyspark_kafka.wire.error_codes import format_code
-from pyspark_kafka.wire.metadata import NO_LEADER, Broker
+from pyspark_kafka.wire.metadata import NO_LEADER, Broker, TopicMetadata
 from pyspark_kafka.wire.produce import (
     ProducedPartition,
     ProducePartition,
@@ -82,6 +82,8 @@ _FIRST_TIMEOUT_S: Final = 2.0
 _PARTITION_CHECKS: Final = 3
 _RANDOM_MAX: Final = 2**31
 _BATCH_BYTES_MIN: Final = 512
+_PIECE_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Two pieces are encoded together, and an Arrow array with 32-bit offsets is limited to 2 GiB."""
 _WAIT_S_MAX: Final = 0.5
 _RETRIABLE: Final = (ApiError, BrokerUnreachableError, ProtocolError)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
@@ -188,8 +190,8 @@ class NativeProducer:
 
     @property
     def _piece_bytes(self) -> int:
-        """The maximum size in bytes of the rows that are encoded together."""
-        return max(1, self._settings.buffer_bytes // 4)
+        """The maximum size in bytes of a buffered piece, unless it is a single larger row."""
+        return max(1, min(self._settings.buffer_bytes // 4, _PIECE_BYTES_MAX))
 
     @property
     def _held_bytes(self) -> int:
@@ -284,14 +286,20 @@ class NativeProducer:
         known = self._router.metadata.topics.get(name)
         if known is None or not known.partitions or self._id is None:
             return
+        while topic.rows.pieces:
+            self._encode_piece(name, topic, known, self._id)
+
+    def _encode_piece(
+        self, name: str, topic: TopicState, known: TopicMetadata, owner: ProducerIdAndEpoch
+    ) -> None:
         oldest_at = topic.rows.oldest_at
         encoding = Encoding(
             topic=name,
             partition_count=len(known.partitions),
             unkeyed=topic.unkeyed_partitions(known),
             producer=ProducerState(
-                producer_id=self._id.producer_id,
-                producer_epoch=self._id.producer_epoch,
+                producer_id=owner.producer_id,
+                producer_epoch=owner.producer_epoch,
                 next_sequences=topic.next_sequences,
                 is_transactional=self._transactional_id is not None,
             ),
@@ -300,7 +308,8 @@ class NativeProducer:
             codec=self._settings.codec,
             level=self._settings.level,
         )
-        batches = encode(topic.rows.take(), encoding)
+        # If the metadata is known, fewer bytes are buffered, so all of them are taken together.
+        batches = encode(topic.rows.take(2 * self._piece_bytes), encoding)
         topic.unkeyed_batches += len(batches)
         is_plain = self._settings.codec is Codec.NONE
         for batch in batches:

@@ -37,13 +37,20 @@ class RowBuffer:
         self.pieces.append(rows)
         self.bytes += rows.nbytes
 
-    def take(self) -> pa.RecordBatch:
-        """Remove all rows and return them as one Arrow batch.
+    def take(self, bytes_max: int) -> pa.RecordBatch:
+        """Remove the oldest pieces and return them as one Arrow batch.
 
-        Copies the rows if there are several pieces.
+        Returns at most `bytes_max` bytes, or one larger piece. Copies the rows if there are several
+        pieces.
         """
-        pieces, self.pieces, self.bytes = self.pieces, [], 0
-        if len(pieces) == 1:
+        count, size = 1, self.pieces[0].nbytes
+        for piece in self.pieces[1:]:
+            if size + piece.nbytes > bytes_max:
+                break
+            count, size = count + 1, size + piece.nbytes
+        pieces, self.pieces = self.pieces[:count], self.pieces[count:]
+        self.bytes -= size
+        if count == 1:
             return pieces[0]
         names = [name for name in _DATA if any(name in p.schema.names for p in pieces)]
         return pa.concat_batches([_with_columns(piece, names, pieces) for piece in pieces])
