@@ -205,7 +205,7 @@ def _response(
     (group,) = groups
     topics = group.topics
     if group.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
-        topics = tuple(_failed(topic, group.error_code) for topic in (request.topics or ()))
+        topics = tuple(_failed(topic, group.error_code) for topic in _merged(request.topics or ()))
     return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
 

@@ -263,7 +263,8 @@ class ClusterMetadata:
     ) -> None:
         """Replace the metadata with a snapshot of the records below `end_offset`.
 
-        Add all objects of the old and the new metadata to `delta`.
+        Add all objects of the old and the new metadata to `delta`. A topic that the snapshot lacks
+        counts as removed only if the snapshot contains its removal.
         """
         delta = MetadataDelta() if delta is None else delta
         delta.has_changed_brokers = True
@@ -282,8 +283,10 @@ class ClusterMetadata:
         self.end_offset = end_offset
         delta.configs.update(dict.fromkeys(self.topics))
         for topic_id, topic in before.items():
-            if topic_id not in self.topics_by_id:
+            if topic_id in self.removed_topics:
                 delta.remove_topic(topic)
+            else:
+                delta.add_partitions(topic)
 
     def records(self) -> list[MetadataRecord]:
         """Return the smallest list of records that results in this metadata."""

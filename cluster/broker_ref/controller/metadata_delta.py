@@ -56,7 +56,7 @@ class MetadataDelta:
             case ClearElrRecord():
                 for each in topics.values():
                     if record.topic in ("", each.name):
-                        self.partitions.update(((each.name, p), None) for p in each.partitions)
+                        self.add_partitions(each)
             case ConfigRecord(resource_type=ConfigResourceType.TOPIC):
                 self.configs[record.resource_name] = None
             case RemoveTopicRecord():
@@ -71,5 +71,8 @@ class MetadataDelta:
     def remove_topic(self, topic: _Topic) -> None:
         """Add a topic that is removed, with all its partitions."""
         self.removed_topics[topic.name] = None
-        for partition in topic.partitions:
-            self.partitions[topic.name, partition] = None
+        self.add_partitions(topic)
+
+    def add_partitions(self, topic: _Topic) -> None:
+        """Add all partitions of a topic."""
+        self.partitions.update(((topic.name, partition), None) for partition in topic.partitions)

@@ -203,7 +203,7 @@ class LogManager:
         *,
         budget_bytes: int = CLEAN_BUDGET_BYTES,
     ) -> bool:
-        """Compact some of the open logs. Return whether more work remains.
+        """Compact one of the open logs. Return whether more work may remain.
 
         See `LogCleaner.run`. Raises no exceptions.
         """

@@ -58,7 +58,7 @@ class Client:
 UNKNOWN_CLIENT: Final = Client()
 
 _UNAUTHENTICATED_ELEMENTS_MAX: Final = 1_000
-"""The maximum number of array elements in a request from a client that has not logged in.
+"""The maximum number of array elements in a request that is not allowed during the login.
 
 The error response contains the elements again, so a larger request would cost much CPU time.
 """

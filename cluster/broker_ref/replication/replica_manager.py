@@ -534,20 +534,29 @@ class ReplicaManager:
     def _delete(self, key: PartitionKey) -> None:
         """Remove a replica and its log; a failed removal is retried at the next startup.
 
-        The log of a topic that the metadata does not know is only renamed, because the controller
-        may have started with an older copy of its journal.
+        The log is only renamed if the metadata contains neither the removal of the topic nor a
+        newer assignment: the controller may have started with an older copy of its journal.
         """
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
         partition.resign()
         self._fetchers.remove_partition(key)
         try:
-            if topic_id in self._metadata.removed_topics or topic_id in self._metadata.topics_by_id:
+            if topic_id in self._metadata.removed_topics or self._is_newer(key, partition.metadata):
                 self._directory.delete_log(key.topic, key.partition, topic_id=uuid_text(topic_id))
             else:
                 self._rename_stray(key, topic_id)
         except StorageError as error:
             _warn_of_stray(key, str(error))
+
+    def _is_newer(self, key: PartitionKey, applied: PartitionMetadata) -> bool:
+        """Return whether the metadata of the same partition is newer than the applied one."""
+        current = self._metadata.partition(key.topic, key.partition)
+        return (
+            current is not None
+            and current.topic_id == applied.topic_id
+            and current.partition_epoch > applied.partition_epoch
+        )
 
     def _rename_stray(self, key: PartitionKey, topic_id: Uuid) -> None:
         text = uuid_text(topic_id)
@@ -632,7 +641,6 @@ class ReplicaManager:
 
 def _warn_of_stray(key: PartitionKey, reason: str) -> None:
     logger.warning(
-        "Failed to remove the log %s-%d of a deleted topic, so the broker will retry at the "
-        "next startup: %s",
+        "Failed to remove the log %s-%d, so the broker will retry at the next startup: %s",
         key.topic, key.partition, reason,
     )  # fmt: skip

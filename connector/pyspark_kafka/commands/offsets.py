@@ -354,7 +354,7 @@ class _Command:
         paths = [f"{self._files.location}/{batch.path}" for batch, _ in edited]
         for (batch, _), path in zip(edited, paths, strict=True):
             self._files.write(f"{batch.path}.{suffix}", self._files.read(batch.path))
-            print(f"Backup of {path}: {path}.{suffix}", flush=True)
+            print(f"Backup of {path}: {path}.{suffix}")
         for number, (batch, content) in enumerate(edited):
             try:
                 self._files.write(batch.path, content)

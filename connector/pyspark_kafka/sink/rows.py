@@ -126,7 +126,9 @@ def _milliseconds(column: Any) -> Any:
     times = column.cast(PRODUCE_SCHEMA.field("timestamp").type, safe=False)
     earliest = pc.min(times.cast(pa.int64())).as_py()
     if earliest is not None and earliest < 0:
-        text = pc.min(times).cast(pa.string())  # `datetime` cannot represent years before 1
+        # `datetime` cannot represent years before 1. Without a time zone, Arrow does not need the
+        # time zone database.
+        text = pc.min(times).cast(pa.timestamp("ms")).cast(pa.string())
         raise RowError(
             f"A row has the timestamp {text}, but Kafka timestamps cannot be before 1970.",
             advice="Correct the value in column 'timestamp', or set it to null to use the time at "

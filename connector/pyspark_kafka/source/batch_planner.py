@@ -126,6 +126,9 @@ def resolve_bounds(reader: OffsetReader, options: SourceOptions, pruning: Prunin
     if not assignment.partitions:
         return BatchBounds(assignment=assignment, start={}, end={}, latest={})
     start = reader.resolve(options.starting, assignment.partitions, "starting")
+    ends_at_timestamps = isinstance(options.ending, GlobalTimestamp | PartitionTimestamps)
+    # The end of a partition without a matching record is not before this offset.
+    latest = reader.latest(assignment.partitions) if ends_at_timestamps else {}
     end = reader.resolve(options.ending, assignment.partitions, "ending")
     partitions = frozenset(filter(pruning.reads, assignment.partitions))
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
@@ -135,8 +138,7 @@ def resolve_bounds(reader: OffsetReader, options: SourceOptions, pruning: Prunin
     known_latest = {p: offset for p, offset in end.items() if given_ends.get(p, LATEST) < 0}
     backwards = {p: start[p] for p in partitions if start[p] > end[p]}
     fixed = backwards.keys() - known_latest.keys()
-    if isinstance(options.ending, GlobalTimestamp | PartitionTimestamps):
-        latest = reader.latest(backwards)  # The end of a partition without a matching record.
+    if ends_at_timestamps:
         fixed = {p for p in backwards if end[p] < latest[p]}
     for partition in sorted(fixed):
         _report_end_before_start(partition, start, end, options, on_loss)

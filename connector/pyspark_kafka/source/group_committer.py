@@ -2,8 +2,8 @@
 
 The end offsets of each completed micro-batch are committed to a consumer group, for tools that
 monitor lag. Invariant: the query never reads these offsets, because it uses the offsets in its
-checkpoint. If a commit fails, the committer logs a warning. After a slow failure, it skips commits,
-so that failures take at most about a tenth of the query's time.
+checkpoint. If a commit fails, the committer logs a warning. After a slow failure, it skips commits
+for a while, so that slow failures take at most about a tenth of the query's time.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 from pyspark_kafka.options.values import (
+    GlobalTimestamp,
     OffsetLimitName,
+    PartitionTimestamps,
     SourceOptions,
     SpecificOffsets,
 )
@@ -100,7 +102,8 @@ class StreamPlanner:
 
     def is_unplanned_start(self, offsets: PartitionOffsets) -> bool:
         """Return whether a new query starts here and its first micro-batch is not planned yet."""
-        return offsets == self._initial and not self._has_planned_an_end
+        is_new_query = self._last_plan is None and not self._has_planned_an_end
+        return offsets == self._initial and is_new_query
 
     def initial_offsets(self) -> Offsets:
         """Return the start offsets of a new query. Every call returns the same offsets."""
@@ -266,7 +269,12 @@ class StreamPlanner:
         starting = self._options.starting
         option = option_name(starting, "starting")
         if not _may_resolve_later(self._options):
-            for partition in sorted(p for p in start.keys() & end.keys() if start[p] > end[p]):
+            lost = {p for p in start.keys() & end.keys() if start[p] > end[p]}
+            if isinstance(starting, GlobalTimestamp | PartitionTimestamps):
+                # After a compaction, a timestamp can resolve to a later offset without a loss.
+                log_starts = self._reader.earliest(lost)
+                lost = {p for p in lost if log_starts[p] > end[p]}
+            for partition in sorted(lost):
                 self._on_loss.report(
                     f"The first micro-batch reads {partition} up to offset {end[partition]}, but "
                     f"option '{option}' now resolves to offset {start[partition]}. Either the "

@@ -567,17 +567,23 @@ def test_logs_are_retained_if_the_controller_starts_with_an_older_journal(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     journal, disk = cluster.disk(CONTROLLER), cluster.disk(host_of(1))
+    clients.create_topic("moved", 2)
     before = journal.read(JOURNAL_FILE)
-    clients.create_topic("t", 1)
-    assert clients.write(1, "a", acks=1) is ErrorCode.none
-    topic_id = uuid_text(cluster.broker(1).metadata.topics["t"].topic_id)
+    cluster.controller.controller.alter_reassignments({("moved", 0): (1,)})
+    cluster.run_until(lambda: state(cluster, "moved").replicas == (1,))
+    clients.create_topic("new", 1)
+    topics = cluster.broker(1).metadata.topics
     log_file = "00000000000000000000.log"
-    records = disk.read(f"t-0/{log_file}")
+    records = {}
+    for topic in ("moved", "new"):
+        assert clients.write(1, "a", topic=topic, acks=1) is ErrorCode.none
+        stray = f"{uuid_text(topics[topic].topic_id)}-0.0-stray/{log_file}"
+        records[stray] = disk.read(f"{topic}-0/{log_file}")
     cluster.kill(CONTROLLER)
     journal.write_atomically(JOURNAL_FILE, before)
     cluster.start_controller()
-    cluster.run_until(lambda: "t" not in cluster.broker(1).metadata.topics)
-    assert disk.read(f"{topic_id}-0.0-stray/{log_file}") == records
+    cluster.run_until(lambda: "new" not in topics and not disk.exists("moved-0"))
+    assert {stray: disk.read(stray) for stray in records} == records
 
 
 def test_a_follower_stops_if_its_storage_fails(cluster: VirtualCluster, clients: Clients) -> None:

@@ -47,7 +47,8 @@ class FakeLog:
 
     def at(self, timestamp_ms: int, isolation_level: IsolationLevel) -> int | None:
         visible = range(self.start, self.latest(isolation_level))
-        return next((offset for offset in visible if offset * 1000 >= timestamp_ms), None)
+        found = (offset for offset in visible if offset * 1000 >= timestamp_ms)
+        return next((offset for offset in found if offset not in self.gaps), None)
 
 
 @dataclass

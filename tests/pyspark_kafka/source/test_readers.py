@@ -312,6 +312,12 @@ def test_the_offsets_of_an_empty_first_micro_batch_are_committed(client: FakeCli
     assert reader.latestOffset(end) == end, "the topic is idle"
     assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
 
+    client.committed.clear()
+    restarted = stream_reader(startingOffsets="latest", commitOffsets="true", group_id="g")
+    restarted.partitions(restarted.initialOffset(), end)
+    assert restarted.latestOffset(end) == end
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
+
 
 def test_a_failed_commit_does_not_fail_the_query(
     client: FakeClient, caplog: pytest.LogCaptureFixture

@@ -140,6 +140,16 @@ def test_records_of_a_replayed_first_micro_batch_that_are_deleted_are_lost(
     assert forgiving.spans(forgiving.planner.initial_offsets(), end) == []
 
 
+def test_compacted_records_of_a_replayed_first_micro_batch_are_not_lost(
+    client: FakeClient, log: FakeLog
+) -> None:
+    query = Query(client, startingTimestamp="4000")
+    end = query.planner.latest_offsets(query.planner.initial_offsets())
+    log.gaps, log.end, log.stable = frozenset(range(2, 8)), 12, 12
+    restarted = Query(client, startingTimestamp="4000")
+    assert restarted.spans(restarted.planner.initial_offsets(), end) == []
+
+
 def test_a_replayed_first_micro_batch_keeps_its_records_if_the_timestamp_strategy_changes(
     client: FakeClient,
 ) -> None:
