@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.broker_heartbeats import Heartbeat, Registration
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.metadata import Commit, PartitionMetadata
 from broker_ref.controller.metadata_batches import decode_commits
@@ -161,6 +163,32 @@ def test_brokers_wait_for_the_controller(caplog: pytest.LogCaptureFixture) -> No
     assert sorted(reporters(caplog)) == [*BROKERS]
     cluster.start_controller()
     cluster.run_until(lambda: all(cluster.is_serving(each) for each in BROKERS))
+
+
+def test_a_broker_is_not_unfenced_with_another_process_of_the_same_id() -> None:
+    cluster = VirtualCluster(config(1))
+    with cluster.faults.hold(Match(api_keys=frozenset({63}))):
+        cluster.start_controller()
+        cluster.start_broker(1)
+        broker = cluster.broker(1)
+        cluster.run_until(lambda: broker.state is BrokerState.UNFENCING)
+        controller, now_ms = cluster.controller.controller, cluster.now_ms
+        registered = controller.metadata.brokers[1]
+        other = Registration(
+            broker_id=1,
+            cluster_id=cluster.controller.cluster_id,
+            incarnation_id=uuid4(),
+            host="other",
+            port=9092,
+            rack=None,
+        )
+        epoch = controller.register_broker(other, now_ms)
+        assert epoch > registered.broker_epoch
+        offset = controller.metadata.end_offset - 1
+        heartbeat = Heartbeat(broker_id=1, broker_epoch=epoch, current_metadata_offset=offset)
+        assert not controller.heartbeat(heartbeat, now_ms).is_fenced
+        cluster.run_until(lambda: not broker.metadata.brokers[1].is_fenced)
+        assert broker.state is BrokerState.UNFENCING
 
 
 def test_a_registration_is_retried_after_a_temporary_error() -> None:
