@@ -179,10 +179,9 @@ def broker_configs(
             "ssl.truststore.location": trust_store,
         }
     if security.requires_certificate:
-        secured |= {
-            "ssl.client.auth": "required",
-            "ssl.principal.mapping.rules": _COMMON_NAME_RULE,
-        }
+        secured["ssl.principal.mapping.rules"] = _COMMON_NAME_RULE
+        for name in (listener, _CONTROLLER):
+            secured[listener_config("ssl.client.auth", name)] = "required"
     if security.uses_sasl:
         secured |= {
             "sasl.enabled.mechanisms": ",".join(security.mechanisms),
