@@ -156,7 +156,7 @@ class RetryLoop:
                 self._raise_persistent(failed, attempts)
             elif check_existence is not None and self._should_check_existence(failed, attempts):
                 check_existence(_bounded(timeout_s, deadline))
-            self._pause(deadline)
+            self._back_off(deadline)
             if time.monotonic() >= deadline:
                 raise self._timed_out(failed, timeout_s)
             self._refresh_metadata(failed.operation, _bounded(try_s, deadline))
@@ -218,7 +218,7 @@ class RetryLoop:
         self.handle.poll(0)
         self.events.clear()
 
-    def _pause(self, deadline: float) -> None:
+    def _back_off(self, deadline: float) -> None:
         backoff_s = max(_BACKOFF_S_MIN, self.settings.fetch_offset_retry_interval_ms / 1000)
         time.sleep(max(0.0, min(backoff_s, deadline - time.monotonic())))
 

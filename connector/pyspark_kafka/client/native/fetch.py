@@ -150,7 +150,7 @@ class PartitionReader(ABC, Generic[T]):
                         reason_of(error),
                     )
                     self._check_retriable(position, error)
-                    if not self._pause(attempts, error, deadline):
+                    if not self._back_off(attempts, error, deadline):
                         raise self._timed_out(position, error) from None
                     continue
                 request, in_flight = in_flight, None
@@ -204,10 +204,12 @@ class PartitionReader(ABC, Generic[T]):
                     partition=partition.partition,
                     offset=request.position,
                 )
-        elif not _has_preferred_replica(fetched) and not self._pause(1, None, deadline):
+        elif not _has_preferred_replica(fetched) and not self._back_off(1, None, deadline):
             raise self._timed_out(request.position, None)
 
-    def _pause(self, attempts: int, error: ApiError | KafkaError | None, deadline: float) -> bool:
+    def _back_off(
+        self, attempts: int, error: ApiError | KafkaError | None, deadline: float
+    ) -> bool:
         backoff = self.reconnecting if isinstance(error, BrokerUnreachableError) else self.retrying
         return backoff.sleep(attempts, clock=self.router.clock, deadline=deadline)
 
