@@ -214,6 +214,7 @@ class Network:
                 self._close_at_target(connection)
             elif connection.target == host:
                 connection.is_open_at_target = False
+                connection.is_refused = True  # Its opening may still be in transit.
                 self._reset(connection)
 
     def break_some(self, host: str, chance: float) -> None:

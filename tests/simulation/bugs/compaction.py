@@ -63,7 +63,7 @@ BUGS = (
         source="CleanedTransactionMetadata.onControlBatchRead",
         description="the cleaner removes the marker of a transaction whose records remain",
         reintroduce=_remove_markers_first,
-        first_seed=2769,
+        first_seed=3203,
         applies_to=compacts_transactions,
     ),
 )
