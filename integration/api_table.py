@@ -25,7 +25,7 @@ _ABSENT = "-"
 _HEAD = """\
 # APIs and versions
 
-The API versions that `broker_ref` and Apache Kafka report in response to ApiVersions.
+This page lists the API versions that `broker_ref` and Apache Kafka return for ApiVersions.
 `python -m integration.api_table` writes this page, and a test compares it with both brokers.
 
 | key | API | {kafka} | broker_ref |

@@ -1,7 +1,8 @@
 """Prepare the documentation in `build/docs`, from which Zensical builds the site.
 
-`make docs` runs this module. It copies the pages with the layout of the repository, so relative
-links work both on a code host and on the site. The copy differs from the repository as follows:
+`make docs` runs this module. It copies the pages and keeps the layout of the repository, so
+relative links work both on a code host and on the site. The copy differs from the repository as
+follows:
 
 - A source file to which a page links becomes a page that contains its code.
 - A linked notebook becomes a page with its cells.

@@ -26,7 +26,7 @@ def seconds_by_file(report: Path) -> Mapping[str, float]:
 
 
 def lines(directory: Path) -> Iterator[str]:
-    """Yield the slowest files of each report in a directory, in the order of the reports."""
+    """Yield the slowest test files of each report in a directory, oldest report first."""
     for report in sorted(directory.glob("test-*.xml"), key=lambda path: path.stat().st_mtime):
         seconds = seconds_by_file(report)
         yield f"{report.stem}: {sum(seconds.values()):.0f} s"

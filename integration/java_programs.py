@@ -62,7 +62,7 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
 def require_java_programs(*artifacts: Artifacts) -> None:
     """Download Kafka and additional artifacts.
 
-    Raises `ClusterUnavailableError` if the artifacts or a JDK are missing. A JRE cannot run
+    Raises `ClusterUnavailableError` if a JDK or the artifacts are missing. A JRE cannot run
     single-file programs.
     """
     java = java_command()
@@ -80,8 +80,9 @@ def java_program(
 ) -> Iterator[NodeProcess]:
     """Start a Java program, and stop it on exit. The caller may kill and restart it in between.
 
-    `main` is a class or the path of a single-file program. `directory` is the directory of its log.
-    If the body of the `with` statement raises an exception, the end of the log is added as a note.
+    `main` is a class or the path of a single-file program. The log of the program is written to
+    `directory`. If the body of the `with` statement raises an exception, the end of the log is
+    added to the exception as a note.
 
     Raises `ClusterUnavailableError` if Java or the artifacts are missing.
     """

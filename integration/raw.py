@@ -211,7 +211,7 @@ def _build(entity_type: type[Entity], values: Mapping[str, Plain]) -> Any:
 
 @cache
 def _converters(entity_type: type[Entity]) -> Mapping[str, Convert]:
-    """Return the functions that convert plain values to the values of each field."""
+    """Return, for each field, the function that converts plain values to values of the field."""
     hints = typing.get_type_hints(entity_type)
     return {field.name: _converter(hints[field.name]) for field in dataclasses.fields(entity_type)}
 

@@ -36,7 +36,7 @@ def environment() -> Mapping[str, str]:
 
 
 def prepare() -> None:
-    """Create the class archive for this PySpark unless it exists. Print a message if this fails."""
+    """Create the class archive for the installed PySpark if it is missing. Print any failure."""
     if _archive().exists():
         return
     _CACHE.mkdir(exist_ok=True)
@@ -87,7 +87,7 @@ def _variables(more: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _warm_up(directory: str) -> None:
-    """Load the classes that test drivers use: SQL, Python workers, a stream with a checkpoint."""
+    """Load Spark's classes for SQL, Python workers and a streaming query with a checkpoint."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

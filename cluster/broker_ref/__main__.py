@@ -257,7 +257,7 @@ def _node_parser() -> _Parser:
 def _raise_open_files_limit() -> None:
     """Raise the soft limit on open files to the hard limit.
 
-    The usual soft limit of 1,024 exists for programs that use select(2).
+    The default soft limit is often 1,024, for compatibility with programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -267,7 +267,10 @@ def _raise_open_files_limit() -> None:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first stop signal sets. A second signal terminates the process."""
+    """Yield an event that is set by the first stop signal.
+
+    A second signal terminates the process.
+    """
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 

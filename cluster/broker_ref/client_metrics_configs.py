@@ -107,15 +107,15 @@ def _check_patterns(patterns: str) -> None:
     if len(patterns) > MATCH_LENGTH_MAX:
         raise ApiError(
             ErrorCode.invalid_config,
-            f"The client matching patterns have {len(patterns)} characters. The maximum is "
+            f"The client matching patterns contain {len(patterns)} characters, but the maximum is "
             f"{MATCH_LENGTH_MAX}.",
         )
     for pattern in filter(None, (one.strip() for one in patterns.split(","))):
         if _COSTLY.search(pattern):
             raise ApiError(
                 ErrorCode.invalid_config,
-                f"Unsupported client matching pattern: {pattern}. This cluster supports neither "
-                "inline flags nor non-ASCII characters.",
+                f"Unsupported client matching pattern: {pattern}. Remove inline flags and use only "
+                "ASCII characters.",
             )
         attribute, _, expression = (part.strip() for part in pattern.partition("="))
         is_valid = attribute in _ATTRIBUTES and bool(expression) and "=" not in expression

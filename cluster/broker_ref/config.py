@@ -293,9 +293,10 @@ def _fields(configs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_ignored(name: str, text: str) -> bool:
-    """Return whether a config that is not implemented differs from its default.
+    """Return whether the value of an unimplemented config differs from the default.
 
-    Raises: InvalidBrokerConfigError if the value is invalid or the config must not be ignored.
+    Raises: InvalidBrokerConfigError if the value is invalid, or if the cluster could be less secure
+    without the config.
     """
     key = UNIMPLEMENTED_CONFIGS[name]
     if str(key.parse(text)).lower() == str(key.default).lower():
@@ -303,8 +304,8 @@ def _is_ignored(name: str, text: str) -> bool:
     if name.startswith(_SECURITY_PREFIXES):
         raise InvalidBrokerConfigError(
             name,
-            f"This broker does not implement the broker config {name}, and the cluster could be "
-            "less secure without it. Remove the config.",
+            f"This broker does not implement the broker config {name}. The config is rejected, "
+            "because ignoring it could make the cluster less secure. Remove the config.",
         )
     return True
 

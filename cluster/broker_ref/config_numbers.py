@@ -29,5 +29,5 @@ def print_double(value: float) -> str:
 
 def _without_underscores(text: str) -> str:
     if "_" in text:
-        raise ValueError(f"a number must not contain underscores, but it is {text!r}")
+        raise ValueError(f"the number {text!r} must not contain underscores")
     return text

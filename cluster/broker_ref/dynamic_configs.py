@@ -107,7 +107,7 @@ class ConfigLevels:
         return dict.fromkeys((*self.own, *self.cluster, *self.static))
 
     def synonyms(self, target: str, names: Sequence[str]) -> tuple[Synonym, ...]:
-        """Return the values of synonymous configs, starting with the effective value of `target`.
+        """Return the values of `target` and its synonyms, starting with its effective value.
 
         The values are sorted by precedence. As in `ConfigHelper.configSynonyms`, all values before
         the effective value of `target` are omitted.
@@ -148,7 +148,7 @@ class DynamicBrokerConfig:
         self.levels = ConfigLevels(own={}, cluster={}, static=self._static_configs)
 
     def update(self, *, own: Mapping[str, str], cluster: Mapping[str, str]) -> bool:
-        """Apply the dynamic configs for this broker and for all brokers.
+        """Apply the dynamic configs of this broker and the dynamic cluster-wide defaults.
 
         Return whether the dynamic configs have changed. Invalid configs are ignored.
         """
@@ -214,10 +214,10 @@ def check_dynamic_configs(
 
 
 def check_values(configs: Mapping[str, str]) -> None:
-    """Raise InvalidBrokerConfigError if a value is invalid for all brokers.
+    """Raise InvalidBrokerConfigError if no broker can apply a value.
 
-    Unknown configs are valid. Whether a broker can apply a value also depends on the broker's other
-    configs.
+    Unknown configs are not checked. Whether a broker can apply a value also depends on the other
+    configs of the broker.
     """
     for name, value in configs.items():
         key = _key(name)

@@ -37,7 +37,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameReceived:
-    """A request from a client or another node, without its four-byte length."""
+    """A request from a client or another node, without the four-byte length prefix."""
 
     connection_id: ConnectionId
     frame: bytes
@@ -73,7 +73,7 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseReceived:
-    """A response to a request that this node sent, without its four-byte length."""
+    """A response to a request that this node sent, without the four-byte length prefix."""
 
     request_id: RequestId
     frame: bytes
@@ -102,7 +102,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFrame:
-    """Send a response on a connection. `frame` does not include the four-byte length.
+    """Send a response on a connection. `frame` does not include the four-byte length prefix.
 
     If `close_reason` is set, it is logged, and the connection is closed after the response.
     """

@@ -42,10 +42,10 @@ def request_info(
     client_id: str | None,
     topic_name: TopicNameOf,
 ) -> RequestInfo:
-    """Return the properties of a request; `topic_name` resolves topic ids to names.
+    """Return the properties of a request. `topic_name` resolves topic ids to names.
 
-    In a fetch session, only the partitions that the request contains are returned: those that were
-    added to the session or changed.
+    In a fetch session, a request contains only partitions that were added or changed, and the
+    result contains only these partitions.
     """
     topics: set[str] = set()
     partitions: set[tuple[str, int]] = set()

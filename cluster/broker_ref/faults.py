@@ -194,8 +194,8 @@ class Rule:
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= count, timeout_s):
                 raise TimeoutError(
-                    f"The rule for {self.match} matched {self.hits} of the {count} expected "
-                    f"requests within {timeout_s} s."
+                    f"The fault rule for {self.match} matched only {self.hits} of the {count} "
+                    f"expected requests within {timeout_s} s."
                 )
 
     def remove(self) -> None:
@@ -288,7 +288,8 @@ class Faults:
     def cut(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
         """Drop all requests and responses that one node sends to another.
 
-        With `both_ways`, the opposite direction is cut too. The node id of the controller is 3000
+        With `both_ways`, messages in the opposite direction are also dropped. The node id of the
+        controller is 3000
         (`broker_ref.controller.client.CONTROLLER_ID`).
         """
         with self._changed:
@@ -304,7 +305,7 @@ class Faults:
     def isolate(self, node_id: int, others: Collection[int]) -> None:
         """Cut the links between a node and all `others` in both directions.
 
-        `heal_all` heals them.
+        `heal_all` restores the links.
         """
         for other in others:
             if other != node_id:
@@ -402,7 +403,7 @@ class Faults:
             return held_ms
 
     def time_is_held(self, node_id: int) -> bool:
-        """Return whether a node's clock is stopped. If it is stopped, no deadline is reached."""
+        """Return whether a node's clock is stopped. While it is stopped, no deadline expires."""
         return node_id in self._held_times
 
     def is_paused(self, node_id: int) -> bool:
@@ -428,7 +429,9 @@ class Faults:
         self, match: Match, times: int | None, action: Callable[[Rule, int], FaultAction]
     ) -> Rule:
         if match.partition is not None and match.topic is None:
-            raise ValueError(f"A rule for partition {match.partition} needs a topic. Set `topic`.")
+            raise ValueError(
+                f"A fault rule for partition {match.partition} requires a topic. Set `topic`."
+            )
         rule = Rule(
             match=match,
             times=times,
@@ -454,7 +457,7 @@ class Faults:
     def _notify(self) -> None:
         """Notify the listeners.
 
-        The caller must not hold the lock, because a listener may call `Faults`.
+        The caller must not hold the lock, because a listener may call methods of `Faults`.
         """
         for listener in self._listeners:
             listener()

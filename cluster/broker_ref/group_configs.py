@@ -88,7 +88,7 @@ _OFFSET_RESET: Final = re.compile(
 
 
 def check_group_configs(configs: Mapping[str, str | None], config: BrokerConfig) -> dict[str, str]:
-    """Return the configs of a group if they are within the limits of the broker configs.
+    """Validate the configs of a group against the broker configs, and return those that are set.
 
     Raises: ApiError (INVALID_CONFIG).
     """
@@ -134,7 +134,7 @@ def effective_value(name: str, own: Mapping[str, str], config: BrokerConfig) -> 
 
 
 def _check_limits(name: str, value: str, brokers: Mapping[str, str]) -> None:
-    """Check the limits `group.<kind>.min.*` and `group.<kind>.max.*`, if they exist."""
+    """Check a value against `group.<kind>.min.*` and `group.<kind>.max.*`, if they exist."""
     kind, rest = name.split(".", 1)
     low = f"group.{kind}.min.{rest}"
     high = f"group.{kind}.max.{rest.removeprefix('num.')}"

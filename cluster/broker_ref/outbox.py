@@ -45,7 +45,10 @@ class _InFlightRequest:
 
 
 class Outbox:
-    """The requests in flight. A client id consists of the sender and the purpose of the channel."""
+    """The requests in flight.
+
+    The client id in a request consists of `client_id` and the purpose of the channel.
+    """
 
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id

@@ -2,7 +2,7 @@
 
 Invariants: a task runs at most once per call to `run`, even if several intervals have passed. A
 cancelled timer never runs. Timers run in the order of their deadlines. Cancelled timers do not
-accumulate: they are removed when many timers are stored.
+accumulate, because they are removed when the number of stored timers reaches a limit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Schedule:
         return timer
 
     def run(self, now_ms: int) -> None:
-        """Run all tasks and timers that are due; timers that they add run during the next call."""
+        """Run all tasks and timers that are due.
+
+        Timers that they add do not run before the next call.
+        """
         if self._next_task_ms is not None and self._next_task_ms <= now_ms:
             self._run_tasks(now_ms)
         newest = self._timers_made
@@ -103,7 +106,8 @@ class Schedule:
     def _drop_cancelled(self) -> None:
         """Remove cancelled timers.
 
-        Most timers are cancelled, some of them hours before their deadline.
+        Most timers are cancelled, some of them hours before their deadlines. Without this method, a
+        cancelled timer would stay in memory until its deadline.
         """
         self._timers = [entry for entry in self._timers if entry[2].is_pending]
         heapq.heapify(self._timers)
@@ -117,7 +121,7 @@ class Schedule:
 
 
 def earliest(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the earlier of two deadlines. None is later than every deadline."""
+    """Return the earlier of two deadlines. None means that there is no deadline."""
     if one_ms is None or (other_ms is not None and other_ms < one_ms):
         return other_ms
     return one_ms

@@ -127,7 +127,7 @@ def _throttled_replicas(name: str) -> Callable[[str], object]:
             raise InvalidTopicConfigError(
                 name,
                 value,
-                "Value must be '*' or a list of [partition]:[broker id], separated by commas",
+                "Value must be '*' or a comma-separated list of [partition]:[broker id] pairs",
             ) from None
 
     return check

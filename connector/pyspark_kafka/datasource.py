@@ -1,7 +1,7 @@
-"""The data source class that Spark instantiates; it creates readers and writers from options.
+"""The data source class, which Spark instantiates to create readers and writers from options.
 
-Spark imports this module each time it looks up data sources. To keep the import fast, the methods
-import other modules only when Spark calls the methods.
+Spark imports this module each time it looks up data sources. To keep the import fast, each method
+imports other modules only when Spark calls the method.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
     │   ├── BatchNotCommittedError     no row of the batch will become visible
     │   ├── OutcomeUnknownError        unknown whether the batch was committed
     │   ├── RowsLostError              the brokers aborted a transaction of a committed batch
-    │   ├── EarlierJobCommittedError   an earlier job was committed without reporting this
+    │   ├── EarlierJobCommittedError   the commit of an earlier job was not reported
     │   ├── ReplayMismatchError        a replayed batch differs from the committed batch
     │   └── CommitTopicError           unusable commit topic, or unusable record in it
     └── KafkaError                     cluster and network errors
@@ -173,7 +173,7 @@ class RowsLostError(ExactlyOnceError):
 
 
 class EarlierJobCommittedError(ExactlyOnceError):
-    """An earlier batch job without `batchId` was committed, but stopped before it reported this."""
+    """An earlier batch job without `batchId` was committed, but did not report its success."""
 
     remedy = "If this run is a retry of that job, do not run the job again."
 
@@ -288,6 +288,6 @@ class ProtocolError(KafkaError):
 
 
 class UnsupportedVersionError(KafkaError):
-    """The broker and this client have no version of a request in common."""
+    """The broker and this client do not support a common version of a request."""
 
     remedy = "Upgrade the broker."

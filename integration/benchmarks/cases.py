@@ -1,8 +1,8 @@
 """The benchmark cases: a table of sides, rounds and target ratios.
 
-A side is an implementation that a case measures. Each case compares our side with its peers, the
-other sides. Invariant: names are unique, and the peer of each comparison is a side of the same
-case.
+A side is an implementation that a case measures. Each case compares our side with other sides,
+which are its peers. Invariant: names are unique, and the peer of each comparison is a side of the
+same case.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class Case:
     """One benchmark: our side, its peers and the comparisons.
 
     `records` is the number of records that each side processes per round. A quick run uses
-    `quick_records` instead, and skips the case if it is None. If `takes_records` is false, the case
-    ignores `--records`. If `warms_up` is false, even the first run of each side is measured.
+    `quick_records` instead, and skips the case if `quick_records` is None. If `takes_records` is
+    false, the case ignores `--records`. If `warms_up` is false, even the first run of each side is
+    measured.
     """
 
     name: str

@@ -238,7 +238,7 @@ def stalls(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def growth(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure one partition and the whole cluster while the number of partitions grows."""
+    """Measure latencies, durations and memory while the number of partitions grows."""
     counts = tuple(count for count in GROWTH if count <= parsed.partitions)
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:

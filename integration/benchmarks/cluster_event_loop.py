@@ -48,7 +48,7 @@ class Phase:
 
 
 def phases(*, topics: int, partitions: int, ids: int) -> Iterator[Phase]:
-    """Run each operation on a cluster. Yield the callbacks that blocked an event loop meanwhile.
+    """Run each operation, and yield the callbacks that blocked an event loop during the operation.
 
     The operations create `topics` small topics, one large topic with `partitions` partitions, and
     `ids` groups and transactional ids.

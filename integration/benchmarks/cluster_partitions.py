@@ -1,8 +1,8 @@
 """Benchmark with many partitions on the reference cluster and on Apache Kafka.
 
 `creation_stalls` creates and deletes many topics, and measures how long Metadata requests take in
-the meantime. `growth` measures one partition while other partitions are added to the cluster, and
-finally restarts a broker.
+the meantime. `growth` adds partitions to the cluster, measures the latencies of one partition after
+each step, and finally restarts a broker.
 
 Invariant: both backends are measured with the same client.
 """
@@ -51,14 +51,14 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthStep:
-    """The state of a cluster with `partitions` partitions.
+    """The measurements of a cluster with `partitions` partitions.
 
     `created_s` is the time taken to create the partitions that this step adds. `acks_all_ms` and
     `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from a producer
     to a consumer whose fetch session contains all partitions of the leader. `metadata_ms` is the
     duration of a Metadata request for all topics, and `resident_bytes` is the memory of all nodes.
     `restart_s` is the time from the clean shutdown of a broker until its replicas are in sync
-    again. It is None except in the last step.
+    again. Only the last step measures `restart_s`; in all other steps, the value is None.
     """
 
     partitions: int
@@ -96,7 +96,7 @@ def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls
 
 
 def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterator[GrowthStep]:
-    """Create partitions up to each count in turn. Measure one partition after each increase."""
+    """For each count, create partitions up to this count, and then measure the cluster."""
     measured = "growth-0"
     existing = 0
     for count in counts:
@@ -155,7 +155,7 @@ def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
 
 
 def create_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
-    """Create topics in requests with many topics each. Raises: SystemExit."""
+    """Create topics in requests with many topics each. Raises `SystemExit` after an error."""
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         for first in range(0, len(names), _TOPICS_AT_ONCE):
             created = broker.call(
@@ -271,7 +271,7 @@ def _restart_s(cluster: Cluster) -> float:
 
 
 def session_fetch_ms(cluster: Cluster, partition: tuple[str, int], *, records: int) -> float:
-    """Return the median latency of records to a consumer with an incremental fetch session.
+    """Return the median latency from a producer to a consumer with an incremental fetch session.
 
     The records are written to `partition`. The session contains all partitions of the same
     leader.

@@ -51,8 +51,8 @@ class CpuMeter:
 
     Spark stops idle Python workers and does not wait for them, so the operating system discards
     their CPU time. Therefore the meter polls the descendants several times per second and stores
-    the last value for each. It does not count this process, the processes in `excluded` or their
-    descendants.
+    the last value for each. The meter ignores this process, the processes in `excluded`, and the
+    descendants of excluded processes.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:

@@ -64,7 +64,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricatedRead:
-    """A side with a Python data source that fabricates rows as in a topic with `contents`."""
+    """A side with a Python data source that generates the same rows as a topic with `contents`."""
 
     contents: Contents
     column: str | None = None

@@ -134,7 +134,7 @@ class Resources:
         return Path(tempfile.mkdtemp(dir=self.directory))
 
     def measure(self, work: Callable[[], int]) -> Sample:
-        """Measure Spark work, and cancel its jobs after `WORK_TIMEOUT_S` seconds."""
+        """Run and measure Spark work. Spark jobs are canceled after `WORK_TIMEOUT_S` seconds."""
         limit = threading.Timer(WORK_TIMEOUT_S, self.spark.sparkContext.cancelAllJobs)
         limit.daemon = True
         limit.start()

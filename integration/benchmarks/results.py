@@ -75,7 +75,7 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """Replace the old results of each case that has new results. Return all results in case order.
+    """Replace the old results of each case that has new results. Return all results in `order`.
 
     `order` contains the names of all existing cases. Results of other cases are dropped.
     """

@@ -119,7 +119,7 @@ def _median_cpu(samples: Sequence[Sample]) -> float | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return one line of an error: the last line of its Python traceback, or its first line."""
+    """Return the last line of an error's Python traceback, or the first line of other errors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_python = [line for line in lines if _PYTHON_ERROR.match(line)]
     text = of_python[-1] if of_python else f"{type(error).__name__}: {' '.join(lines[:1])}"

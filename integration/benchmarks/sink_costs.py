@@ -3,7 +3,7 @@
     python -m integration.benchmarks.sink_costs --tasks 1 --tasks 200
 
 Runs the connector's planning, tasks and commit without Spark. As in a streaming query, planning
-uses one client for all micro-batches, and commit uses another one. The tasks run in `WORKERS`
+uses one client for all micro-batches, and commit uses another client. The tasks run in `WORKERS`
 threads, and each thread has one client, like a Python worker. Every task writes one small row.
 Invariant: each request that a client sends is counted, including retries and ApiVersions. The
 results exclude the micro-batches that open the connections.
@@ -80,12 +80,12 @@ T = TypeVar("T")
 class Costs:
     """The costs of a micro-batch, which are medians of the measured micro-batches.
 
-    `task_requests` counts the requests from all tasks of a micro-batch with rows, and
-    `empty_task_requests` those of a micro-batch without rows. `restart_requests` and `restart_ms`
-    are the costs of planning after a driver has stopped before it wrote its decision. In this
-    situation, planning aborts the open transactions of all tasks. `decision_bytes` is the size of
-    the keys and values of the decision. `kept_bytes` is the size of the sink's records that log
-    compaction retains in the commit topic after a micro-batch.
+    `task_requests` counts the requests from all tasks of a micro-batch with rows.
+    `empty_task_requests` counts the requests from all tasks of a micro-batch without rows.
+    `restart_requests` and `restart_ms` are the costs of planning after a driver has stopped before
+    it wrote its decision. In this situation, planning aborts the open transactions of all tasks.
+    `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the size of
+    the sink's records that log compaction retains in the commit topic after a micro-batch.
     """
 
     tasks: int

@@ -134,9 +134,9 @@ def _dropped(iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
 
 
 class TrivialStream(DataSource):
-    """Streaming source that adds `rows` rows per micro-batch in `partitions` tasks, and a sink.
+    """Streaming source and sink.
 
-    The sink drops the rows.
+    The source adds `rows` rows per micro-batch in `partitions` tasks. The sink drops the rows.
     """
 
     @classmethod

@@ -1,7 +1,8 @@
-"""Topics that benchmarks read, filled once per run, and the record batches that a broker stores.
+"""The topics that benchmarks read, and the record batches that a broker stores for them.
 
-All clients that a case compares read the same records. Invariant: a filled topic has exactly the
-requested records, evenly distributed over its partitions; otherwise, an error is raised.
+Each topic is filled once per run, and all clients that a case compares read the same records.
+Invariant: a filled topic contains exactly the requested records, evenly distributed over its
+partitions; otherwise, an error is raised.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
 
 
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return the sum of the high watermarks minus the log start offsets of a topic's partitions."""
+    """Return the number of offsets from the log start offsets to the high watermarks of a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -57,7 +57,7 @@ def report(outcome: Outcome, *, has_timeline: bool = False) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds; return 1 if a seed fails, else 0.
+    """Run the seeds. Return 1 if a seed fails, and 0 otherwise.
 
     A control run fails only if it does not complete.
     """

@@ -33,7 +33,7 @@ class Difference:
 
 
 def copied_values(ends: Offsets) -> Counter[bytes]:
-    """Return the values that a copy must contain: the position of each source record, once."""
+    """Return the values that a copy must contain: each source record's position, exactly once."""
     return Counter(
         f"{partition}:{offset}".encode()
         for partition, end in enumerate(ends)
@@ -45,8 +45,8 @@ def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
     """Return the values `key=count` that the aggregation writes in output mode `complete`.
 
     `batches` contains the end offsets of each micro-batch. Each micro-batch writes one row for each
-    key that the source contains up to these offsets. If the source (up to `ends`) contains later
-    records, they count as one more micro-batch, whose rows are missing.
+    key that occurs in the source before these offsets. Later records in the source (up to `ends`)
+    count as one more micro-batch, whose rows are missing.
     """
     known = list(batches)
     values: Counter[bytes] = Counter()

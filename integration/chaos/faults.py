@@ -45,7 +45,7 @@ _DELAY_S: Final = 0.3
 class Chaos:
     """Injects faults into a cluster with proxied links and into the driver of a query.
 
-    `fault_count` is the number of injected faults. Faults that found no target are not counted.
+    `fault_count` is the number of injected faults. A fault without a target is not counted.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Chaos:
         return len(self._injected)
 
     def run(self, schedule: Schedule) -> None:
-        """Inject faults into the cluster and the query in parallel; repair all faults at the end.
+        """Inject faults into the cluster and the query in parallel. Repair all faults at the end.
 
         Each fault is injected only when the query is running.
         """

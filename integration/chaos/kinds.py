@@ -103,7 +103,10 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in
 
 
 def kind_of(seed: int, *, is_control: bool = False) -> Kind:
-    """Return the kind of a seed. With `is_control`, the kind must run on Spark's connector."""
+    """Return the kind of a seed.
+
+    With `is_control`, only kinds that Spark's connector can run are considered.
+    """
     kinds = [kind for kind in _KINDS if kind.has_control or not is_control]
     return kinds[(seed - 1) % len(kinds)]
 

@@ -37,7 +37,7 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The number of rows in the source, and of lost and duplicate rows in the targets.
+    """The numbers of source rows, and of rows that are lost or duplicated in the targets.
 
     `blocked` names partitions with an open transaction, which consumers cannot read to the end.
     `wrong_offsets` names partitions of the source with a wrong committed offset. `examples`

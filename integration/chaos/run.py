@@ -1,7 +1,7 @@
 """Runs one seed: starts the cluster, the load and the query, injects faults, and calls the oracle.
 
-Invariant: faults start after the query has started. Before the check, all faults are repaired and
-the query has processed the whole source.
+Invariant: the first fault starts after the query has started. The oracle is called only after all
+faults are repaired and the query has processed the whole source.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Setup:
     """The settings of a run.
 
     With `is_control`, the run uses Spark's own connector. With `is_secured`, the query connects
-    over SASL_SSL as a user that has only the ACLs of the guide. Without `kind_name`, the seed
-    determines the kind of the query.
+    over SASL_SSL as a user that has only the ACLs listed in docs/exactly-once.md. If `kind_name` is
+    None, the seed determines the kind of query.
     """
 
     seed: int
@@ -102,9 +102,9 @@ class Timeline:
 class Outcome:
     """The outcome of a seed. If `delivery` is None, `failure` contains the reason.
 
-    `replaced_drivers` is the number of stopped drivers that ended after they were resumed. `events`
-    counts events in Spark's event logs, such as stage retries. `errors` counts the query failures
-    by error class.
+    `replaced_drivers` is the number of drivers that were stopped and replaced, and that exited
+    after they were resumed. `events` contains the number of events of each type in Spark's event
+    logs, such as stage retries. `errors` contains the number of query failures by error class.
     """
 
     setup: Setup
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def run(setup: Setup) -> Outcome:
-    """Run a seed to its end. Raises an error only if the cluster does not start."""
+    """Run a seed to completion. Raise an error only if the cluster does not start."""
     timeline = Timeline()
     begun_s = time.monotonic()
     kind, delivery, failure = setup.kind, None, None

@@ -1,7 +1,7 @@
 """The schedule of a seed: its faults with their times and durations.
 
 Invariant: the same seed and settings give the same schedule. At most one fault at a time is active
-in the cluster, and it is repaired before the next starts.
+in the cluster. Each cluster fault is repaired before the next cluster fault starts.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ _OF_BROKERS: Final = frozenset({*OF_CLUSTER, FaultKind.LOSE_RESPONSES, FaultKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault that starts `pause_s` after the previous one ends and lasts `seconds` (may be 0).
+    """A fault that starts `pause_s` seconds after the end of the previous fault.
 
-    `share` is a number from 0 to 1 that selects a target, for example one of the workers.
+    `seconds` is the duration, or 0 for a fault without a duration. `share` is a number from 0 to 1
+    that selects a target, for example one of the workers.
     """
 
     pause_s: float
@@ -97,7 +98,7 @@ class Schedule:
 def schedule_of(
     seed: int, *, seconds: float, brokers: int, more: Sequence[FaultKind] = ()
 ) -> Schedule:
-    """Return the faults of a seed. Each of the two sequences lasts about `seconds`.
+    """Return the schedule of a seed. Each sequence of faults lasts about `seconds` seconds.
 
     The sequence for the query starts with one fault of each required kind and one fault for each
     element of `more`, in random order. Later faults may repeat the kinds in `more`.

@@ -65,9 +65,10 @@ def start(directory: Path, *, settings: Mapping[str, str]) -> str:
 
 
 def executor_settings() -> Mapping[str, str]:
-    """Return settings with which executors start fast and stay registered while they are stopped.
+    """Return settings that make executors start fast.
 
-    Executors use the same JVM options as the driver.
+    With these settings, executors stay registered while they are stopped (SIGSTOP), and use the
+    same JVM options as the driver.
     """
     return {
         "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),

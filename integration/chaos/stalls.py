@@ -21,12 +21,18 @@ _FILE: Final = "PYSPARK_KAFKA_TESTS_STALL"
 
 
 def environment(file: Path) -> Mapping[str, str]:
-    """Return the environment variables for a Spark application. `request` writes to `file`."""
+    """Return the environment variables that enable the hook in a Spark application.
+
+    `file` is the file that `request` creates.
+    """
     return {steps.VARIABLE: f"{__name__}:{stall.__name__}", _FILE: str(file)}
 
 
 def request(file: Path, failpoint: str, seconds: float) -> None:
-    """Request a stall of the next process at the failpoint. That process removes `file`."""
+    """Request a stall of the next process that reaches the failpoint.
+
+    The process removes `file` when it stalls.
+    """
     scratch = file.with_suffix(".part")
     scratch.write_text(f"{failpoint} {seconds}")
     scratch.replace(file)

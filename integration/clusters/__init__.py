@@ -108,9 +108,10 @@ def open_cluster(
 
 
 def prepare(backend: str) -> None:
-    """Download and prepare what a backend requires, which may take minutes the first time.
+    """Download and prepare the software that a backend requires.
 
-    Raises `ClusterUnavailableError` if this machine does not meet a requirement.
+    The first call may take several minutes. Raises `ClusterUnavailableError` if this machine does
+    not meet a requirement.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415

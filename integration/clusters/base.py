@@ -33,8 +33,7 @@ class UnsupportedByBackendError(NotImplementedError):
 class Links(Protocol):
     """Interface for choosing the advertised addresses of nodes, for example those of proxies.
 
-    Before a node starts, the cluster calls the methods with the address on which the node will
-    listen.
+    Before a node starts, the cluster calls these methods with the node's listen address.
     """
 
     def to_broker(self, broker_id: int, address: str) -> str:
@@ -119,7 +118,7 @@ class Cluster(Protocol):
 
         `assignment` lists the replicas of each partition, with the preferred leader first. It
         replaces `partitions` and `replication_factor`. If neither `assignment` nor
-        `replication_factor` is given, the brokers' default replication factor applies, which is 1.
+        `replication_factor` is given, the brokers' default replication factor of 1 applies.
         """
 
     def stop_broker(self, broker_id: int) -> None:
@@ -135,8 +134,8 @@ class Cluster(Protocol):
         """Restart a broker with the same port and directory.
 
         Returns when the broker serves requests and is in the metadata of all other running brokers.
-        The controller must be running. After a kill, the restart may take as long as the session
-        timeout.
+        The controller must be running. After a kill, the restart may take as long as
+        `broker.session.timeout.ms`.
         """
 
     def pause_broker(self, broker_id: int) -> None:

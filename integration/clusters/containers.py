@@ -320,7 +320,7 @@ def require_docker() -> None:
 
 
 class DockerContainers:
-    """Containers on the Docker daemon that this process's environment specifies."""
+    """Containers on the Docker daemon that the environment variables of this process specify."""
 
     def __init__(self) -> None:
         require_docker()

@@ -40,7 +40,7 @@ def java_command() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """Return the feature release (8, 11, 17, ...), or None if the output has an unknown format."""
+    """Return the feature release of `java` (8, 11, 17, ...), or None if it is unknown."""
     done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=60, check=False
     )

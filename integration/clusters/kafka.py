@@ -76,9 +76,10 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A cluster of Apache Kafka processes. The constructor starts it.
 
-    `jvm_options` returns the JVM options for a role, by default those for a fast start.
-    `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or the artifacts are
-    missing. Raises `ClusterStartError` with the end of the logs if a node does not start.
+    `jvm_options` returns the JVM options for a role. By default, these options make the JVM start
+    fast. `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or the
+    artifacts are missing. Raises `ClusterStartError` with the end of the logs if a node does not
+    start.
     """
 
     def __init__(
@@ -232,7 +233,10 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of class archives for this Java and Kafka. Create it if necessary."""
+    """Return the directory of class archives for the installed Java and a version of Kafka.
+
+    Create the class archives if necessary.
+    """
     name = apache_kafka(version).name
     # The archives are next to the JARs, because Java rejects archives created from other JARs.
     directory = CACHE / name / f"classes-java-{java_version(java_command())}"

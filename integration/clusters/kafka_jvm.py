@@ -1,4 +1,4 @@
-"""JVM options of Kafka's nodes: the JVM's defaults, or options for a fast start.
+"""JVM options for Kafka nodes: the JVM's defaults, or options for a fast start.
 
 The options depend on the role of the node, `controller` or `broker`. Invariant: a JVM that cannot
 use the class archive starts without it.

@@ -113,7 +113,7 @@ def _is_complete(directory: Path, pom: str) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file that excludes other processes on this machine."""
+    """Hold a file lock that excludes other processes on this machine."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -170,7 +170,10 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Return the first non-empty line of Maven's output, shortened, without colors or markers."""
+    """Return the first non-empty line of Maven's output.
+
+    Long lines are shortened. Colors and markers are removed.
+    """
     for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines():
         text = re.sub(r"^\[\w+\]\s*", "", line).strip()
         if text:

@@ -51,7 +51,10 @@ class Node(Protocol):
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started but not stopped or killed. It may have exited on its own."""
+        """Whether the node has been started and has not been stopped or killed.
+
+        The node may have exited on its own.
+        """
 
     @property
     def is_active(self) -> bool:

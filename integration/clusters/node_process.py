@@ -23,8 +23,8 @@ LOG_TAIL_BYTES = 16 * 1024
 class NodeProcess:
     """A node as a child process.
 
-    `name` is used in messages. `command` runs in `directory`, in which the log file `NAME.log` is
-    created.
+    `name` appears in messages. The process runs `command` in `directory`, and its output is written
+    to the file `NAME.log` in this directory.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, directory: Path) -> None:
@@ -44,7 +44,10 @@ class NodeProcess:
 
     @property
     def is_started(self) -> bool:
-        """Whether the node was started but not stopped or killed. It may have exited on its own."""
+        """Whether the node has been started and has not been stopped or killed.
+
+        The node may have exited on its own.
+        """
         return self._process is not None
 
     @property

@@ -1,7 +1,7 @@
-"""A user that has only the ACLs that the guide lists for an exactly-once query.
+"""A user that has only the ACLs that docs/exactly-once.md lists for an exactly-once query.
 
-With `--secured`, the harnesses of the sink run the query as this user, over SASL_SSL. Brokers and
-the harness itself connect without security, as super users.
+With `--secured`, the test harnesses of the sink run the query as this user, over SASL_SSL. Brokers
+and the harness itself use the plaintext listener. They are super users.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SECURITY: Final = Security(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """The prefixes of the names that a query uses.
+    """The prefixes of the resource names that a query uses, one for each type of resource.
 
-    A prefix is empty if the query does not use resources of this type.
+    The prefix is empty if the query does not use resources of this type.
     """
 
     sources: str = ""
@@ -56,7 +56,7 @@ def allow(cluster: Cluster, prefixes: Prefixes, *, user: str = USER) -> None:
 
 
 def options(cluster: Cluster) -> dict[str, str]:
-    """Return the options with which the data source connects as this user."""
+    """Return the options with which the data source connects as the restricted user."""
     return cluster.secured.scram_options(_LISTENER, USER)
 
 

@@ -95,7 +95,10 @@ class Security:
 
 
 class SecuredListeners:
-    """The secured listeners of a cluster that uses `directory`: their ports and certificates."""
+    """The ports and certificates of a cluster's secured listeners.
+
+    `directory` contains the certificates.
+    """
 
     def __init__(self, security: Security, directory: Path) -> None:
         self.certificates = Certificates(directory)
@@ -125,12 +128,15 @@ class SecuredListeners:
         }
 
     def configs_with_free_ports(self) -> Mapping[str, str]:
-        """Return configs with which each broker chooses free ports. Call `set_ports` afterwards."""
+        """Return configs that make each broker listen on free ports.
+
+        Call `set_ports` with these ports after the broker has started.
+        """
         addresses = dict.fromkeys(("PLAINTEXT", *self.names), "127.0.0.1:0")
         return self._security.broker_configs(addresses, self.certificates)
 
     def set_ports(self, broker_id: int, ports: Iterable[int]) -> None:
-        """Set the ports of the listeners of a broker, in the order of `names`."""
+        """Set the ports of a broker's listeners, in the order of `names`."""
         self._addresses[broker_id] = {
             name: f"{HOST}:{port}" for name, port in zip(self.names, ports, strict=True)
         }
@@ -183,14 +189,14 @@ class Certificates:
         return self._authority.issue(name, name, identities, not_after=not_after)
 
     def encrypted_key(self, pem: Path, password: str) -> Path:
-        """Return a file with the encrypted private key of this PEM file."""
+        """Encrypt the private key of a PEM file. Return the path of the new file."""
         path = pem.with_suffix(".key")
         key = load_pem_private_key(pem.read_bytes(), None)
         path.write_bytes(_pkcs8(key, serialization.BestAvailableEncryption(password.encode())))
         return path
 
     def pkcs12(self, pem: Path, password: str) -> Path:
-        """Return a PKCS#12 store with the key and the certificate of this PEM file."""
+        """Store the key and the certificate of a PEM file in a PKCS#12 file. Return its path."""
         path = pem.with_suffix(".p12")
         key = load_pem_private_key(pem.read_bytes(), None)
         chain = x509.load_pem_x509_certificates(pem.read_bytes())

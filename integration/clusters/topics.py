@@ -109,9 +109,10 @@ def create_topic(
 
 
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
-    """Increase the number of partitions of a topic to `partitions` and wait for their leaders.
+    """Increase the number of partitions of a topic to `partitions`.
 
-    Raises `TopicCreationError` under the same conditions as `create_topic`.
+    Returns when the partition leaders serve requests. Raises `TopicCreationError` under the same
+    conditions as `create_topic`.
     """
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
@@ -127,7 +128,10 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 
 
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
-    """Wait until all brokers have applied the change. The controller responds earlier."""
+    """Wait until each partition of a topic has a leader that serves it.
+
+    The controller responds to a request before all brokers have applied the change.
+    """
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:
@@ -139,10 +143,10 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
 
 
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
-    """Return whether all brokers return the same leaders, and each leader serves its partitions.
+    """Return whether all brokers report the same leaders and each leader serves its partitions.
 
-    A broker returns a topic in its metadata shortly before it serves the partitions, and brokers
-    apply metadata at different times. A consumer that fetches too early receives an error.
+    A broker's metadata contains a topic shortly before the broker serves the partitions, and
+    brokers apply metadata at different times. A consumer that fetches too early receives an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):

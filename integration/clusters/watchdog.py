@@ -13,7 +13,7 @@ import subprocess
 
 
 class Watchdog:
-    """The watchdog for a child process. It is active until `close`."""
+    """The watchdog for a child process. It is active until `close` is called."""
 
     def __init__(self, process_id: int) -> None:
         self._shell = subprocess.Popen(

@@ -1,19 +1,19 @@
 """The failpoint matrix, which kills every process of the exactly-once sink at every failpoint.
 
     hook           records the failpoints of a process and injects faults at failpoints
-    server         a process that has imported all modules and forks child processes
+    server         imports all modules and forks child processes
     processes      starts the processes and waits for their outcomes
-    messages       the messages between the harness and the processes
-    sink_calls     the functions that the processes run: plan, write, commit, abort
+    messages       defines the messages between the harness and the processes
+    sink_calls     contains the functions that the processes run: plan, write, commit, abort
     driver         simulates Spark's driver: batches, tasks, retries and restarts
-    scenarios      the situations in which failpoints are reached
-    session        the resources that all cases share
-    lanes          topics that cases reuse, one case at a time
+    scenarios      lists the situations in which failpoints are reached
+    session        manages the resources that all cases share
+    lanes          manages topics that cases reuse, one case at a time
     oracle         compares the rows that a consumer reads with the rows that were written
     trial          runs one scenario to its end
     step_requests  declares the requests of each step
     matrix         records scenarios, derives cases and runs them
-    report         the tables of a run
+    report         formats the tables of a run
     killing        kills the Python processes of a Spark application at failpoints
 
 The harness runs without Spark, so a case takes about one second. It uses real processes and

@@ -58,7 +58,7 @@ class ProcessKey:
 class Injection:
     """A fault for one process.
 
-    With `kills_driver`, Spark's driver and all its processes are killed together with the process.
+    With `kills_driver`, the fault also kills the driver and all other processes of the driver.
     `meanwhile` is called while the process is stalled. After the call, the process continues.
     """
 
@@ -136,10 +136,10 @@ class Checkpoint:
 class Workload:
     """The batches to write, and the tasks that fail without an injected fault.
 
-    `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows.
+    `tasks` is the number of tasks per batch. `empty_tasks` contains the tasks without rows.
     `failing` contains tasks (driver run, batch, partition) that fail after they have written some
-    of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` contains additional
-    options of a batch, by driver run and batch. With `repeats_slots`, the first attempt for a
+    of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` maps a driver run and a
+    batch to additional options of the batch. With `repeats_slots`, the first attempt for a
     partition has the same slot in every batch. In Spark, this can happen if other jobs run tasks
     between the batches.
     """
@@ -156,7 +156,7 @@ class Workload:
     def rows(self, batch: int, partition: int) -> Rows:
         """Return the rows of a task.
 
-        A task in `empty_tasks` has no rows. The last task of the last batch has none either.
+        The tasks in `empty_tasks` and the last task of the last batch have no rows.
         """
         is_last = batch == self.batches - 1 and partition == self.tasks - 1
         if is_last or partition in self.empty_tasks:
@@ -172,7 +172,7 @@ class Workload:
         return [row for batch, partition in tasks for row in self.rows(batch, partition)]
 
     def sink_of(self, driver_run: int, batch: int) -> Sink:
-        """Return the sink of a batch. A batch job has the `batchId` option."""
+        """Return the sink of a batch. The sink of a batch job has the `batchId` option."""
         options = {**self.sink.options, **self.options_of.get((driver_run, batch), {})}
         if not self.sink.is_streaming:
             options["batchId"] = str(batch)
@@ -199,9 +199,10 @@ class _DriverDiedError(Exception):
 class DriverRun:
     """One run of the driver, from its start to its end.
 
-    `reached` contains the failpoints that its processes reached. `lost_transactional_ids` contains
-    the ids of transactions that were decided and then reported as lost. With
-    `abandons_stalled_tasks`, the driver treats a stalled task as lost and starts its next attempt.
+    `reached` contains the failpoints that the processes of the driver reached.
+    `lost_transactional_ids` contains the ids of decided transactions that the sink reported as
+    lost. With `abandons_stalled_tasks`, the driver treats a stalled task as lost and starts its
+    next attempt.
     """
 
     server: ForkServer
@@ -330,7 +331,7 @@ class DriverRun:
         return [each for each in self.injections if each.process_key == process_key]
 
     def _task_outcome(self, process_key: ProcessKey, process: Process) -> Outcome:
-        """Return the outcome of a task. Does not wait for a stalled task that counts as lost."""
+        """Return the outcome of a task. Do not wait for a stalled task that is treated as lost."""
         if (
             not self.abandons_stalled_tasks
             or self.stall is None

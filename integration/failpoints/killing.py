@@ -1,7 +1,7 @@
 """A failpoint hook that kills one Python process of a Spark application per failpoint.
 
-`kill_once` is the value of `PYSPARK_KAFKA_FAILPOINTS` for a whole Spark application. Invariant: at
-each configured failpoint, exactly one process is killed.
+The environment variable `PYSPARK_KAFKA_FAILPOINTS` names `kill_once` in all processes of the
+application. Invariant: at each configured failpoint, exactly one process is killed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Lane:
         self.commit_topic = ""
 
     def prepare(self, *, fresh_commit_topic: bool) -> Sequence[int]:
-        """Create topics for a case if needed; return the start offsets of the output topic."""
+        """Create topics for a case if needed; return the end offsets of the output topic."""
         if not self.topic:
             self.topic = f"{PREFIXES.outputs}{self._name}.{next(self._numbers)}"
             self._cluster.create_topic(self.topic, partitions=TOPIC_PARTITIONS)
@@ -77,7 +77,10 @@ class Lane:
         return self.ends(self.topic, TOPIC_PARTITIONS, _READ_UNCOMMITTED)
 
     def abandon(self) -> None:
-        """Stop using the topics. Open transactions of a failed case would block the next case."""
+        """Stop using the current topics after a case has failed.
+
+        Open transactions of the failed case would block the next case.
+        """
         self.topic = ""
         self._cases = 0
         self._reconnect()

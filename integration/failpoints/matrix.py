@@ -143,13 +143,13 @@ def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[
 
 
 def cases(recordings: Iterable[Recording]) -> list[Case]:
-    """Derive the cases with kills, which cover every failpoint and every gap between two requests.
+    """Derive the cases in which a process fails.
 
-    Within a gap, a process changes no external state. Therefore, only one failpoint per gap is
-    tested with all failure modes. Each other failpoint is tested once, in one scenario. A read-only
-    request does not change external state either. Therefore, in the gap after such a request, the
-    process is not killed again. It only raises an error, because error handling depends on the
-    step.
+    The cases cover every failpoint and every gap between two requests. Within a gap, a process
+    changes no external state. Therefore, only one failpoint per gap is tested with all failure
+    modes. Each other failpoint is tested once, in one scenario. A read-only request does not change
+    external state either. Therefore, in the gap after such a request, the process is not killed
+    again. It only raises an error, because error handling depends on the step.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -181,7 +181,7 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
 
 def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
-    """Derive the cases with stalls.
+    """Derive the cases in which a process stalls.
 
     There is one case for each combination of a gap between requests, a wake-up time and a kind of
     successor.
@@ -209,7 +209,8 @@ def stalls(recordings: Iterable[Recording]) -> list[StallCase]:
 def _successors(scenario: Scenario, target: Target) -> tuple[bool, ...]:
     """Return the values of `lost_task` to test for a stalled process.
 
-    With True, its successor is the next attempt of the task. With False, it is the next driver.
+    If `lost_task` is true, the successor of the process is the next attempt of the task. Otherwise,
+    the successor is the next driver.
     """
     if target.kind is not ProcessKind.TASK or scenario.fails:
         return (False,)
@@ -230,9 +231,10 @@ class _Gap:
 def _target_gaps(
     recording: Recording, target: Target, prefixes: tuple[str, ...]
 ) -> tuple[ProcessKey, list[_Gap]]:
-    """Return a target's process, and its gaps after the failpoints of the preconditions.
+    """Return the key of a target's process, and the gaps of the process.
 
-    The gaps contain only failpoints that start with one of the `prefixes`.
+    The gaps begin after the failpoints of the preconditions. They contain only failpoints that
+    start with one of the `prefixes`.
     """
     process_key = ProcessKey(
         driver_run=target.driver_run,
@@ -255,7 +257,7 @@ def _target_gaps(
 def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
     """Return the gaps with failpoints that start with one of the `prefixes`.
 
-    A repeated failpoint belongs to only one gap. The first gap does not count as `follows_read`.
+    A repeated failpoint belongs to only one gap. In the first gap, `follows_read` is false.
     """
     gaps = [_Gap(failpoints=[])]
     known: set[str] = set()
@@ -273,7 +275,7 @@ def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
 
 
 def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
-    """Return a line for each difference between reached and declared steps and requests."""
+    """Return a line for each step or request that is only reached or only declared."""
     reached = {point for each in recordings for points in each.reached.values() for point in points}
     return [
         *(f"no scenario reaches {name}" for name in sorted(never_reached(reached))),
@@ -305,7 +307,7 @@ def run(
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
-    """Return the cases in random order. Every part of the list is a random sample."""
+    """Return the cases in random order, so any part of the list is a random sample."""
     cases = list(chosen)
     Random(seed).shuffle(cases)  # noqa: S311
     return cases

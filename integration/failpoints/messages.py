@@ -1,7 +1,7 @@
 """The messages between the harness and a process that it started.
 
-Invariant: messages are plain values. The result of a function is the bytes that its process
-pickled, as in Spark.
+Invariant: messages are plain values. A process returns the result of its function as pickled bytes,
+as in Spark.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RowsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The function returned `value`. `reached` contains the failpoints in order."""
+    """The function returned `value`. `reached` contains the reached failpoints, in order."""
 
     value: bytes
     reached: tuple[str, ...]

@@ -1,6 +1,6 @@
 """The report of a matrix run: the number of passed cases per failpoint, as Markdown and JSON.
 
-Invariant: every number is counted from results. docs/failpoints.md explains the table.
+Invariant: every number in the report is a count of results. docs/failpoints.md explains the table.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def render(backend: str, results: Sequence[Result]) -> str:
 
 
 def _rows(failpoints: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the step and the request of each row. The request is empty in the row of a step."""
+    """Return the step and the request for each row of the table.
+
+    The request is empty if the row is about the step itself.
+    """
     titles = [step.title for step in Step]
     found = {_step_and_request(failpoint, titles) for failpoint in failpoints}
     return sorted(found, key=lambda row: (titles.index(row[0]), row[1]))

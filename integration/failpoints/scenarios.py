@@ -5,7 +5,7 @@ that every case of the scenario injects first. Targets are the processes to kill
 failpoints. Invariant: this table does not list failpoints; recorded runs determine them.
 
 A run writes batches 0 to 2, and the faults are injected into batch 1. Therefore, one decision
-precedes the fault, and one batch follows it.
+precedes the faults, and one batch follows them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Wake(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A process to kill at each of its failpoints, once per failure mode, and to stall at each.
+    """A process to kill at each of its failpoints, once per failure mode, and to stall there.
 
     `kills` and `stalls` contain the prefixes of the failpoints at which the process is killed or
     stalled.
@@ -77,7 +77,7 @@ class Target:
 class Precondition:
     """A fault that each case of a scenario injects into batch 1 of the first driver run.
 
-    With `meanwhile`, the process is stalled instead of killed. Brokers abort prepared transactions
+    With `meanwhile`, the process is not killed but stalled. Brokers abort prepared transactions
     before the process continues.
     """
 
@@ -95,9 +95,9 @@ class Precondition:
 class Scenario:
     """A situation in which processes are killed.
 
-    `tasks` is the number of tasks per batch, and `empty_tasks` contains those without rows. `fails`
-    contains the tasks of batch 1 in the first driver run that fail after they have written some of
-    their rows. If `loss_between_runs` is set, brokers abort prepared transactions before the second
+    `tasks` is the number of tasks per batch. `empty_tasks` contains the tasks without rows. In
+    batch 1 of the first driver run, the tasks in `fails` fail after they have written some of their
+    rows. If `loss_between_runs` is set, brokers abort prepared transactions before the second
     driver run. With `short_transactions`, the transactions of batch 1 in the first driver run time
     out after a few seconds; these scenarios are slow. With `is_refused`, the commit detects the
     aborted transactions before its decision, so no decided rows are lost. `failures` is the number

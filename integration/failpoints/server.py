@@ -1,8 +1,8 @@
 """A server that forks a process per connection: `python -m integration.failpoints.server SOCKET`.
 
-A forked process starts quickly and inherits all imported modules. Invariant: children share only
-imported modules and the results of warm-ups. All children, including stopped ones, end when the
-server's stdin is closed.
+A forked process starts quickly and inherits all imported modules. Invariant: child processes share
+only imported modules and the results of warm-ups. When the server's stdin is closed, all child
+processes end, including those that are stopped.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ READ_ONLY: Final = frozenset(
 
 
 def never_reached(failpoints: Iterable[str]) -> set[str]:
-    """Return the declared failpoints of steps and requests that are not in `failpoints`."""
+    """Return the declared failpoints that `failpoints` does not contain."""
     declared = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
     for step in Step:
         # A generator reaches its `after` failpoint only if its caller exhausts the generator.

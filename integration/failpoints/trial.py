@@ -94,7 +94,7 @@ class InvalidTraceError(AssertionError):
 
 @dataclass(kw_only=True)
 class Trial:
-    """A scenario on a lane, with injections in addition to its preconditions.
+    """A run of a scenario on a lane, with faults in addition to the scenario's preconditions.
 
     `reached` and `timeline` cover all driver runs. With `transactional=False`, the
     `transactionalId` option is omitted, so delivery is at least once.
@@ -135,12 +135,13 @@ class Trial:
             self._check(workload, checkpoint, starts)
 
     def run_with_zombie(self, wake: Wake, *, lost_task: bool) -> None:
-        """Stall the process of the only injection until its successor has completed the batch.
+        """Stall a process until its successor has completed the batch.
 
-        With `lost_task`, the successor is the next attempt of the task. Otherwise, it is the next
-        driver run. `wake` determines when the stalled process (the zombie) wakes. If it wakes in a
-        later batch, one more batch follows. The planning of that batch cleans up transactions that
-        the zombie left open. Raises the same errors as `run`.
+        The only element of `injections` stalls the process. With `lost_task`, the successor is the
+        next attempt of the task. Otherwise, it is the next driver run. `wake` determines when the
+        stalled process (the zombie) wakes. If it wakes in a later batch, one more batch follows.
+        The planning of that batch cleans up transactions that the zombie left open. Raises the same
+        errors as `run`.
         """
         (injection,) = self.injections
         until = BATCH + self._batches_before_reuse(lost_task=lost_task)
@@ -178,8 +179,8 @@ class Trial:
 
         With `wraps`, both batches must have the same generation, which repeats after `GENERATIONS`
         epochs. Each batch raises the epoch by one or two, depending on the transaction version. If
-        the successor is another driver run, two more increases occur: one by the driver run or
-        abort that stalls, and one by the successor.
+        the successor is another driver run, the epoch is raised two more times: by the driver run
+        or abort that stalls, and by the successor.
         """
         if not self.scenario.wraps:
             return 1
@@ -267,8 +268,9 @@ class Trial:
     def _check_reuse(self) -> None:
         """Check that the open transactions have the generation of the zombie's batch.
 
-        A new sink id has epoch 0, and each batch raises the epoch by the transaction version.
-        Therefore the generation of batch 1 is the transaction version.
+        A new sink id has epoch 0. Each batch raises the epoch by 1 with transaction version 1, and
+        by 2 with transaction version 2. Therefore, the generation of batch 1 equals the transaction
+        version.
         """
         zombies = BATCH * self.lane.transaction_version()
         transactions = self.lane.transactions(f"{self._sink_id}/")

@@ -5,7 +5,7 @@ proxies. Each broker connects to the controller through its own proxy. Invariant
 per link, and closing the links closes all proxies.
 
 Followers also fetch through the leader's proxy. A rule that matches a follower's client id affects
-only the follower and no client: see `is_follower`.
+only this follower, and no clients: see `is_follower`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class TcpProxy:
         """Stop forwarding bytes and connection closures, as if packets were lost.
 
         New connections are still accepted, but they do not reach the broker if the direction to the
-        broker is cut. The bytes that were held back are forwarded after `uncut` or `heal`.
+        broker is cut. The proxy forwards the held bytes after a call to `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
 

@@ -36,7 +36,7 @@ Match = Callable[[RequestHeader], bool]
 
 
 def parse_header(fixed: bytes, client_id: bytes) -> RequestHeader:
-    """Parse a header from its first `FIXED_HEADER_BYTES` bytes and the client id after them."""
+    """Parse a header from its first `FIXED_HEADER_BYTES` bytes and the client id that follows."""
     key, version, correlation_id, length = struct.unpack(">hhih", fixed)
     return RequestHeader(
         api_key=key,

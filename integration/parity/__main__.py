@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _cluster(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the bootstrap servers of the given cluster, or of a new one."""
+    """Yield the bootstrap servers of the given cluster, or of a new cluster."""
     if options.bootstrap is not None:
         yield options.bootstrap
     else:

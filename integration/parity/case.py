@@ -59,8 +59,8 @@ class Expected:
 
     `error` is the class of our error if our connector rejects the query. `aspects` maps each aspect
     that differs to a pair: Spark's value and ours. If only Spark's connector rejects the query,
-    `aspects` contains only our values. If the observed value is a list, an expected number is its
-    length. `reason` explains a deviation in full sentences.
+    `aspects` contains only our values. If the observed value is a list, the expected value can be
+    the length of the list. `reason` explains a deviation in full sentences.
     """
 
     relation: Relation
@@ -77,7 +77,7 @@ SAME: Final = Expected(relation=Relation.SAME)
 
 
 def both_refuse(error: str) -> Expected:
-    """Expect that both connectors refuse the query, and that ours raises this error."""
+    """Expect that both connectors reject the query, and that ours raises this error."""
     return Expected(relation=Relation.BOTH_REFUSE, error=error)
 
 
@@ -98,7 +98,7 @@ def different(reason: str, **aspects: tuple[Any, Any]) -> Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A step that runs the query to its end, from the checkpoint if it is a stream.
+    """A step that runs the query to its end. A streaming query starts from its checkpoint.
 
     `options` replace options of the case.
     """
@@ -175,8 +175,8 @@ class Case:
     reads or, in a write, the rows to write.
 
     Unless `is_complete` is true, the suite adds options that most queries need. A read subscribes
-    to the case's own topic or to `PLAIN`, a streaming read starts at earliest, and a write has
-    `OWN` as its topic.
+    to the case's own topic or to `PLAIN`, a streaming read starts at the earliest offsets, and a
+    write goes to the topic `OWN`.
     """
 
     about: str
@@ -225,7 +225,7 @@ def case(
     kinds: tuple[Kind, ...] | None = None,
     **fields: Any,
 ) -> CaseTemplate:
-    """Return a template that `about` completes to cases. `fields` are fields of `Case`."""
+    """Return a template from which `about` creates cases. `fields` are fields of `Case`."""
     return CaseTemplate(title, options or {}, expected, kinds, fields)
 
 
@@ -246,14 +246,17 @@ def about(option: str, kinds: tuple[Kind, ...], *templates: CaseTemplate) -> tup
 
 
 def resolved(case: Case, overriding: Mapping[str, Value] | None = None) -> dict[str, str]:
-    """Return the options of a case as text, with the options that the suite adds."""
+    """Return the options of a case as text, including the options that the suite adds."""
     options = {**case.options, **(overriding or {})}
     added = {} if case.is_complete else _added(case, {name.lower() for name in options})
     return {name: _text(value) for name, value in (added | options).items()}
 
 
 def _added(case: Case, given: set[str]) -> dict[str, Value]:
-    """Return the options that most queries need. `given` contains lower-case names."""
+    """Return the options that the suite adds to a case.
+
+    `given` contains the names of the options that the case sets, in lower case.
+    """
     added: dict[str, Value] = {"kafka.bootstrap.servers": SERVERS}
     if not case.kind.is_read:
         added |= {"topic": OWN}

@@ -1,4 +1,4 @@
-"""What every run needs: Spark with both connectors, and a cluster with the shared topics."""
+"""The environment of all runs: Spark with both connectors, and a cluster with the shared topics."""
 
 from __future__ import annotations
 

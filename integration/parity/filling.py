@@ -89,7 +89,7 @@ class TopicFiller:
         _await(lambda: topic not in self._admin.list_topics(timeout=_TIMEOUT_S).topics)
 
     def await_compaction(self, topic: Topic) -> None:
-        """Wait until compaction has removed `topic.gaps` records or more."""
+        """Wait until compaction has removed at least `topic.gaps` records."""
         appended = sum(len(batch.records) for batch in topic.batches)
         _await(lambda: len(self.read(topic.name)) <= appended - topic.gaps)
 

@@ -82,7 +82,7 @@ NOT_COMPARED: Final[Mapping[str, str]] = MappingProxyType(
 class HeldByTest:
     """A deviation that is checked by a test of the project, not by a case.
 
-    `test` is the path of the file and the name of the function, as for pytest.
+    `test` is the pytest node id of the test: the path of its file and the name of its function.
     """
 
     subject: str

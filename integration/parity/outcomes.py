@@ -19,7 +19,7 @@ from integration.parity.case import Case, Expected, Relation
 
 
 class Stage(IntEnum):
-    """The stage in which a query was refused, in chronological order."""
+    """The stages in which a query can be rejected, in chronological order."""
 
     DRIVER = 1
     """In `load()`, or on the driver before the first task of the run."""
@@ -30,7 +30,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The query ran to its end. `aspects` contains what can be observed, by name."""
+    """The query ran to its end. `aspects` contains the observed values by name."""
 
     aspects: Mapping[str, Any]
 

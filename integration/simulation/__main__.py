@@ -37,7 +37,7 @@ def report(outcome: Outcome) -> str:
 
 
 def report_failure(outcome: Outcome) -> str:
-    """Return the report of a failed run, with the shortest failing run and its trace."""
+    """Return the report of a failed run. Include the shortest failing run and its trace."""
     shortest = shrink(outcome, run)
     return "\n".join(
         [

@@ -84,7 +84,11 @@ class Client:
         broker_ids: Sequence[int],
         resets: bool = False,
     ) -> None:
-        """Create a client. With `resets`, late requests are lost. Otherwise, they still arrive."""
+        """Create a client.
+
+        The client closes a connection when a response is late. With `resets`, the requests in
+        transit are then lost. Otherwise, they still arrive.
+        """
         self.name = name
         self.random = random
         self.broker_ids = tuple(broker_ids)

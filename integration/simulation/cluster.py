@@ -121,7 +121,7 @@ class SimulatedCluster:
 
     `on_step` is called after every step of a node. `note` is called with each line of the trace.
     `failures` contains the errors of failed nodes, by host name. `faults` and `log_dir` are passed
-    to the nodes. Whenever a node starts, its clock is wrong by up to `clock_skew_ms_max`.
+    to the nodes. Whenever a node starts, its clock gets a random skew of up to `clock_skew_ms_max`.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class SimulatedCluster:
         self.network.send(connection, effect.request_id, effect.frame)
 
     def _mix(self, host: str, frame: bytes) -> None:
-        """Add a frame to the digest, so two different runs have different digests."""
+        """Add a frame to the digest of the run, so that different runs have different digests."""
         self.digest = zlib.crc32(
             frame, zlib.crc32(f"{host}@{self._event_queue.now_ms}".encode(), self.digest)
         )

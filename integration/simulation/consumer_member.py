@@ -1,8 +1,8 @@
 """Clients that are members of a group with the consumer protocol (KIP-848).
 
-Members send heartbeats, take and release the partitions that the coordinator assigns, and commit
-offsets with their member epochs. They leave, crash, or rejoin as static members. Modeled on Kafka's
-`ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`. Checked invariants:
+Members send heartbeats, take ownership of assigned partitions, release revoked partitions, and
+commit offsets with their member epochs. They leave, crash, or rejoin as static members. Modeled on
+Kafka's `ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`. Checked invariants:
 
 - No two members own a partition at the same time.
 - A commit from a previous owner is rejected.
@@ -10,9 +10,9 @@ offsets with their member epochs. They leave, crash, or rejoin as static members
 
 The coordinator assigns a partition to another member only after the owner has released the
 partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
-own a partition only if the last successful heartbeat of the first owner is older than this timeout.
-A heartbeat to a broker that has been replaced as coordinator does not count as successful. In Kafka
-too, such a broker accepts heartbeats until it receives metadata with another leader.
+own a partition only if the last successful heartbeat of the first owner is older than the session
+timeout. A heartbeat to a broker that has been replaced as coordinator does not count as successful.
+In Kafka too, such a broker accepts heartbeats until it receives metadata with another leader.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ConsumerGroupMember:
         return [{"topic_id": self._topic_id, "partitions": indexes}]
 
     def _reconcile(self, assignment: Any) -> None:
-        """Release partitions that are no longer assigned, and take newly assigned partitions."""
+        """Release revoked partitions, and take ownership of newly assigned partitions."""
         assigned = set()
         for topic in assignment.topic_partitions:
             self._topic_id = topic.topic_id

@@ -35,7 +35,10 @@ class CrashedError(BaseException):
 
 @dataclass(slots=True)
 class _Crash:
-    """A crash after a number of disk operations of one kind, or of any kind (an empty string)."""
+    """A crash after a number of disk operations of one kind.
+
+    If `kind` is empty, operations of all kinds are counted.
+    """
 
     kind: str
     operations: int
@@ -119,7 +122,7 @@ class SimulatedDisk:
         self._crash: _Crash | None = None
 
     def check(self, operation: str, path: str) -> None:
-        """Raise the error of an injected fault if it affects this operation."""
+        """Raise the error of an injected fault if the fault affects this operation."""
         if self._crash is not None and operation != "read":
             self._approach(self._crash, operation)
         if self.is_full and operation in {"append", "write"}:

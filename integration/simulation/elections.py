@@ -31,7 +31,7 @@ class Elections:
         self._metadata_end_offset = -1
 
     def observe(self, metadata: ClusterMetadata, step: int) -> None:
-        """Record the elections that the controller has decided since the last call."""
+        """Record the elections that the controller has performed since the last call."""
         if metadata.end_offset == self._metadata_end_offset:
             return
         self._metadata_end_offset = metadata.end_offset

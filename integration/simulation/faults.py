@@ -1,9 +1,9 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
 This module implements each kind of fault. It excludes one situation that Kafka cannot survive
-either: a disk loses committed records, and no other replica that has these records is eligible as
-leader. Therefore, unless every append is flushed, a broker loses power only under conditions that
-depend on `min.insync.replicas`:
+either: a disk loses committed records, and no other replica with these records is eligible to
+become the leader. Therefore, unless every append is flushed, a broker loses power only under
+conditions that depend on `min.insync.replicas`:
 
 - If `min.insync.replicas` is 1, all other brokers must be running and in sync. No other fault is
   injected until the broker has restarted and all replicas are in sync.
@@ -106,7 +106,10 @@ class Faults:
             self._restart_with_offline_partitions()
 
     def _restart_with_offline_partitions(self) -> None:
-        """Restart one broker that could not create a log while its disk failed, if there is one."""
+        """Restart one broker that has offline partitions, if there is one.
+
+        Such a broker could not create a log while its disk failed.
+        """
         for broker_id in self._settings.broker_ids:
             node = self._cluster.broker(broker_id)
             if (
@@ -143,7 +146,7 @@ class Faults:
 
     @property
     def _has_elr(self) -> bool:
-        """Whether eligible leader replicas protect records that are on two replicas."""
+        """Whether eligible leader replicas (KIP-966) protect records that are on two replicas."""
         return self._settings.min_insync_replicas > 1
 
     def _is_quiet(self) -> bool:
@@ -165,11 +168,10 @@ class Faults:
         return replace(fault, host=host, other=other)
 
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
-        """Return a partition with a leader, or None.
+        """Return a partition that has a leader, or None if there is none.
 
-        The partition may belong to an internal topic, so the leader may be a coordinator. If the
-        host of the fault is `COORDINATOR`, the partition belongs to the topic of transaction
-        states.
+        The partition may belong to an internal topic, so its leader may be a coordinator. If the
+        host of the fault is `COORDINATOR`, the partition belongs to `__transaction_state`.
         """
         controller = self._cluster.controller
         led = [
@@ -258,7 +260,7 @@ class Faults:
         )
 
     def _is_noticed(self, host: str) -> bool:
-        """Return whether the broker is serving again and all partitions are fully in sync."""
+        """Return whether the broker is serving again and all replicas are in sync."""
         controller = self._cluster.controller
         if controller is None:
             return False
@@ -341,7 +343,7 @@ class Faults:
             self._move(replace(fault, lasts_ms=0))
 
     def _delay_markers(self, fault: Fault) -> None:
-        """Delay the requests of a transaction coordinator to other brokers, then replace it.
+        """Delay a transaction coordinator's requests to other brokers, then move the coordinator.
 
         The markers of the old coordinator arrive after the new coordinator has completed the
         transactions.
@@ -365,10 +367,10 @@ class Faults:
             self._replace_disk(fault)
 
     def _lose_last_replica(self, fault: Fault) -> None:
-        """Shut down both followers of a leader, then cut its power or replace its disk.
+        """Shut down both followers of a leader, then cut the leader's power or replace its disk.
 
-        The follower that was in sync last must become the leader. The old leader, which has lost
-        its records, must not.
+        The follower that was in sync last must become the leader. The old leader has lost its
+        records and must not become the leader.
         """
         lose = self._replace_disk if fault.kind is FaultKind.EMPTY_DISK else self._lose_power
         first, second = (
@@ -511,10 +513,10 @@ class Faults:
 
 
 def fences_late_requests(settings: Settings) -> bool:
-    """Return whether the producer's next transaction is safe from late requests.
+    """Return whether a producer's next transaction is safe from late requests.
 
-    It is not safe with `transaction.version` 1, as in Kafka: a late EndTxn or AddPartitionsToTxn
-    request has the same producer epoch as the next transaction (KAFKA-17754).
+    As in Kafka, the next transaction is not safe with `transaction.version` 1, because it has the
+    same producer epoch as a late EndTxn or AddPartitionsToTxn request (KAFKA-17754).
     """
     return settings.transaction_version >= 2
 

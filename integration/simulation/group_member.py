@@ -64,8 +64,8 @@ _NO_JOIN: Final = Join(-1, -1)
 class _Owned:
     """The last owner of a partition, its generation, and the offsets that members have committed.
 
-    `process` is None if two processes joined at the same time. `tried` maps each offset that
-    members tried to commit to the number of commits that the coordinator did not reject.
+    `process` is None if two processes joined at the same time. For each offset, `tried` contains
+    the number of attempted commits that the coordinator did not reject.
     """
 
     acknowledged: AcknowledgedOffsets
@@ -101,7 +101,7 @@ class GroupHistory:
         process: str,
         join: Join = _NO_JOIN,
     ) -> None:
-        """Record that a process, as a member, owns a partition in a generation.
+        """Record that a process of a member owns a partition in a generation.
 
         If two processes join in a generation, the process that joined last owns the partition. The
         other process may receive its assignment later.
@@ -175,8 +175,8 @@ class GroupHistory:
 class CommitAttempts:
     """The requests of one commit. An earlier request may have succeeded without a response.
 
-    When the last request was sent, `newest` was the latest generation, and `process` was the owner
-    of the partition. `process` is None if the owner is unknown.
+    `newest` is the latest generation at the time of the last request. `process` is the owner of the
+    partition at that time, or None if the owner is unknown.
     """
 
     def __init__(self, history: GroupHistory, partition: TopicPartition, offset: int) -> None:

@@ -73,7 +73,7 @@ class Transactions:
         return transaction
 
     def resolve(self, partition: TopicPartition, value: bytes, outcome: Marker) -> None:
-        """Apply a committed marker to a record, and check it against the transaction."""
+        """Record the marker of a record's transaction, and check that the marker is valid."""
         transaction = self.by_name[name_of(value)]
         what = f"{value!r} in {partition} has marker {outcome.name}"
         if transaction.outcome not in (None, outcome):
@@ -128,7 +128,7 @@ class CommittedLog:
         *,
         has_values: bool,
     ) -> None:
-        """Create an empty log. `origins` maps the values of all partitions to their partitions."""
+        """Create an empty log. `origins` maps each value in any partition to its partition."""
         self.partition = partition
         self.end_offset = 0
         self.batches: list[BatchHeader] = []
@@ -205,7 +205,7 @@ class CommittedLog:
             )
 
     def _check_sequence(self, header: BatchHeader, host: str) -> None:
-        """Check that a producer's sequences are consecutive and start at 0 with each epoch."""
+        """Check that a producer's sequences are consecutive and start at 0 in each epoch."""
         if header.producer_id < 0 or header.is_control or header.base_sequence < 0:
             return
         epoch, last = self._sequences.get(header.producer_id, (-1, -1))
@@ -264,7 +264,7 @@ class CommittedLog:
         )
 
     def offset_of(self, value: bytes) -> int | None:
-        """Return the offset of a committed value, or None if no such value is committed."""
+        """Return the offset of a committed value, or None if the value is not committed."""
         return self._offsets.get(value)
 
 
@@ -318,8 +318,8 @@ class _ObservedPartition:
 class InvariantChecker:
     """Checks every replica after each step of its broker.
 
-    The topic of group offsets has `offsets_partitions` partitions. If the internal topics are
-    compacted, only the ends of their logs are checked.
+    `__consumer_offsets` has `offsets_partitions` partitions. If the internal topics are compacted,
+    only the ends of their logs are checked.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ connections break. Waiting frames arrive after the link is repaired, because TCP
 If a client closes a connection, the requests that it has sent still arrive. Requests that the
 client retries on another connection can therefore arrive twice and out of order.
 
-Invariants: every request gets a response or fails, exactly once and in a later step. A node
-processes one request per connection at a time.
+Invariants: every request either receives one response or fails once, and always in a later step. A
+node processes one request per connection at a time.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Connection:
     """A connection from `source` to `target`.
 
     `in_flight` contains the ids of requests without a response, in order. `waiting` contains the
-    requests that the target has received but not responded to. `is_open_at_source` is the state at
-    the source, and `is_open_at_target` is the state at the target.
+    requests that the target has received but has not responded to yet. `is_open_at_source` and
+    `is_open_at_target` indicate whether the connection is open at each end.
     """
 
     connection_id: int
@@ -108,9 +108,10 @@ class NetworkConditions:
 
 @dataclass(slots=True, kw_only=True)
 class _Cut:
-    """One direction of a link that is cut, or slow if `slow_ms` is positive, until `until_ms`.
+    """One direction of a link that is cut or slow until `until_ms`.
 
-    With `requests_only`, responses are not affected.
+    If `slow_ms` is positive, the link is slow; otherwise, it is cut. With `requests_only`,
+    responses are not affected.
     """
 
     until_ms: int

@@ -28,7 +28,7 @@ from integration.simulation.messages import Request, request
 
 
 def offsets_partition(checker: InvariantChecker, group_id: str) -> TopicPartition:
-    """Return the partition that contains the offsets and members of a group."""
+    """Return the `__consumer_offsets` partition that contains a group's offsets and members."""
     return TopicPartition(OFFSETS_TOPIC, partition_of(group_id, checker.offsets_partitions))
 
 
@@ -43,7 +43,7 @@ def was_replaced(checker: InvariantChecker, group_id: str, broker_id: int) -> bo
 
 
 class AcknowledgedOffsets:
-    """The commits of one offset that were acknowledged, with the steps of the run."""
+    """The acknowledged commits of one partition, each with the step of its acknowledgment."""
 
     def __init__(self, checker: InvariantChecker) -> None:
         self._checker = checker
@@ -60,10 +60,10 @@ class AcknowledgedOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRead:
-    """An offset, or an error code.
+    """The result of an OffsetFetch request: an offset or an error code.
 
-    The offset contains all commits that were acknowledged before the step `complete_to`. If
-    `is_replaced`, the broker had been replaced as coordinator when the request was sent.
+    The offset includes all commits that were acknowledged before the step `complete_to`. If
+    `is_replaced` is true, the broker had been replaced as coordinator when the request was sent.
     """
 
     error_code: ErrorCode

@@ -1,8 +1,7 @@
 """Offsets that a group member commits in transactions of its own producer (KIP-447).
 
-Each process has its own transactional id, as with exactly-once version 2 of Kafka Streams. The
-group coordinator rejects commits from an earlier generation, and the process then aborts the
-transaction.
+Each process has its own transactional id, as with `exactly_once_v2` in Kafka Streams. The group
+coordinator rejects commits from an earlier generation, and the process then aborts the transaction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clients that consume records.
 
-A client reads a partition from the start of its log by offset and leader epoch, and regularly
-requests the end offset with ListOffsets. Checked invariants:
+A client reads a partition from the start of its log, and regularly requests the end offset with
+ListOffsets. Each Fetch request contains the offset and the leader epoch. Checked invariants:
 
 - The client reads committed records, each offset once and in order.
 - An offset that the client has reached is never out of range.

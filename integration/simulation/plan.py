@@ -59,7 +59,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault that affects `host` and, unless it is empty, `other`. Times are in milliseconds."""
+    """A fault that affects `host`, and `other` if it is not empty. Times are in milliseconds."""
 
     at_ms: int
     kind: FaultKind
@@ -180,8 +180,9 @@ def _settings(random: Random) -> Settings:
 
 
 def _with_topology(settings: Settings, seed: int) -> Settings:
-    """Return the settings, in some runs with other numbers of brokers, replicas and coordinators.
+    """Return the settings with the topology of this seed.
 
+    For some seeds, the numbers of brokers, replicas and internal partitions differ from `settings`.
     `min.insync.replicas` is at most the replication factor, like Kafka's effective value.
     """
     random = Random(f"topology {seed}")
@@ -198,7 +199,10 @@ def _with_topology(settings: Settings, seed: int) -> Settings:
 
 
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
-    """Return at most one fault after which only eligible leader replicas have all records."""
+    """Return a `LAST_REPLICA` fault for some seeds, otherwise no faults.
+
+    After this fault, only eligible leader replicas have all records.
+    """
     random = Random(f"last replica {seed}")
     if settings.min_insync_replicas < 2 or random.random() < 0.75 or settings.brokers > 3:
         return []

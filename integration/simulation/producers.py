@@ -261,7 +261,7 @@ class IdempotentProducer:
             committed.acknowledged(value, base_offset + delta, self._client.name)
 
     def _acknowledge_if_committed(self, queue: _PartitionQueue, batch: _Batch) -> None:
-        """Complete a batch without an acknowledgment if its values are committed."""
+        """Complete an unacknowledged batch if its values are committed."""
         offset = self._checker.of(queue.partition).offset_of(batch.values[0])
         if offset is not None:
             self._acknowledge(queue, batch, offset)

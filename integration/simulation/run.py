@@ -170,7 +170,7 @@ class _Run:
         )
 
     def outcome(self) -> Outcome:
-        """Run to the end or to the first violation, and return the outcome."""
+        """Run the plan to its end or to the first violation, and return the outcome."""
         violation = None
         with quiet_logs():
             try:
@@ -383,7 +383,7 @@ class _Run:
         return self._difference()
 
     def _difference(self) -> str | None:
-        """Return how replicas differ, or None if they are equal and completely committed."""
+        """Describe how replicas differ. Return None if they are equal and completely committed."""
         controller = self.cluster.controller
         assert controller is not None
         for metadata in controller.side.metadata.partitions():

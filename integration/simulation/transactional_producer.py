@@ -2,11 +2,11 @@
 
 A transactional producer writes to partitions, commits a group's offsets, and then commits, aborts
 or abandons the transaction. At random times, its process is killed or replaced: a new process with
-the same transactional id takes over, in some cases while the old process is still running. Both
-versions of the client protocol (KIP-890) are used. With `transaction.version` 1, the client sends
-AddPartitionsToTxn before it writes. With version 2, the client omits this request, and each EndTxn
-returns a new producer epoch. Checked invariants: only allowed error codes are returned, and group
-offsets are offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
+the same transactional id takes over, in some cases while the old process is still running. The
+producers use both versions of the client protocol (KIP-890). With `transaction.version` 1, the
+client sends AddPartitionsToTxn before it writes. With version 2, the client omits this request, and
+each EndTxn returns a new producer epoch. Checked invariants: only allowed error codes are returned,
+and group offsets are offsets of committed transactions. Modeled on Kafka's `TransactionManager`.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def fence(action: DriverAction) -> Transitions:
 def _check_not_rejected(action: DriverAction) -> None:
     """Check that, with version 1, InitProducerId does not abort the batch's own decision.
 
-    If it did, InitProducerId would be rejected, and abort() would leave the tasks' transactions
-    open.
+    If InitProducerId aborted the decision, it would be rejected, and abort() would leave the tasks'
+    transactions open.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     is_own = (sink_id.epoch, sink_id.status) == (owner, ONGOING)

@@ -129,7 +129,7 @@ NO_DECISION_GONE: Final = "no decision becomes invisible"
 class InvariantViolationError(Exception):
     """An invariant is violated.
 
-    `lines` are the last lines of the trace, after the checked state.
+    `lines` are the last lines of the trace. They follow the checked state.
     """
 
     def __init__(self, what: str, lines: Sequence[str] = ()) -> None:

@@ -1,8 +1,8 @@
 """The cases to check, and the case that detects each mutation.
 
 Tests, the command line and docs/sink-model.md use the same list. Invariant: every mutation is in
-exactly one of two tables. `FOUND_BY` names a case that detects the mutation. `UNDETECTABLE` gives
-the reason why no case can detect it, and names the test of the code that covers it.
+exactly one of two tables. `FOUND_BY` names a case that detects the mutation. `UNDETECTABLE`
+explains why no case can detect the mutation, and names the test that covers it.
 """
 
 from __future__ import annotations

@@ -300,8 +300,8 @@ def _with_marker(case: Case, state: State, sink_id: TransactionalId) -> State:
 def compacted(case: Case, state: State) -> State:
     """Compact the commit topic.
 
-    Removes decisions that a newer decision of the same query replaces, and entries of finished
-    decisions. Records after an open transaction of another sink are not compacted.
+    Removes every decision that a newer decision of the same query replaces, and the entries of
+    finished decisions. Records after an open transaction of another sink are not compacted.
     """
     records = [each for each in state.log if each.query != NONE]
     if len(records) == len(state.log):

@@ -4,10 +4,10 @@ It models the effect of each request on a transactional id, and the response. In
 functions change the state of an id. `REFUSED` represents all error codes after which the outcome is
 unknown.
 
-The conformance tests check the same behavior on Apache Kafka: the epochs after EndTxn, a fence and
-a timeout in both transaction versions, the response to an InitProducerId with an epoch, and the
-response to a repeated EndTxn. Transaction version 2 uses EndTxn version 5, and transaction version
-1 uses EndTxn version 4.
+The conformance tests check the same behavior on Apache Kafka. They check the epochs after EndTxn, a
+fence and a timeout in both transaction versions. They also check the responses to an InitProducerId
+with an epoch and to a repeated EndTxn. Transaction version 2 uses EndTxn version 5, and transaction
+version 1 uses EndTxn version 4.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PRODUCER_ID: Final = 100
 def init_producer_id(
     current: TransactionalId, version: int, expected: int | None = None
 ) -> tuple[TransactionalId, int]:
-    """Handle InitProducerId. It aborts an open transaction before it checks the expected epoch."""
+    """Handle InitProducerId. Abort an open transaction before the expected epoch is checked."""
     epoch, status, last_epoch, _ = current
     if status in PREPARED:
         return current, CONCURRENT

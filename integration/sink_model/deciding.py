@@ -64,7 +64,7 @@ def compare(action: DriverAction) -> Transitions:
 
 
 def _after_comparison(action: DriverAction, state: State, *, is_finished: bool = False) -> State:
-    """Decide again if exactly the lost transactions were written again."""
+    """Decide the batch again if its tasks have rewritten exactly the lost transactions."""
     works = action.works(state)
     if any(work.to_do for work in works):
         return state
@@ -191,7 +191,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """Continue with the finished mark when all outcomes are known.
+    """When all outcomes are known, continue with the finished mark.
 
     If entries are lost, commit() raises an error.
     """

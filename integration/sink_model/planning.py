@@ -108,7 +108,7 @@ def read(action: DriverAction) -> Transitions:
 
 
 def _check_marks(state: State, decisions: Mapping[int, Record]) -> None:
-    """Check that there is a visible decision for every finished mark."""
+    """Check that the commit topic has a visible decision for every finished mark."""
     if any(each.is_open and each.query != NONE for each in state.log):
         return
     for query, number in enumerate(state.marks):
@@ -145,7 +145,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """Continue with the finished marks when all outcomes are known, and then with the sweep."""
+    """When all outcomes are known, continue with the finished marks and then with the sweep."""
     driver = state.drivers[action.number]
     works = action.works(state)
     if driver.pc != labels.PLAN_ROLL_FORWARD or any(work.to_do for work in works):

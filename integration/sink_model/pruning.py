@@ -39,7 +39,7 @@ _OF_TASK_LOOK: Final = (START_WITHOUT_LOOKING, START_DESPITE_A_DECISION, LOOK_BE
 
 
 def prune(case: Case, state: State) -> State:
-    """Remove delayed requests and late attempts without effect, and unneeded markers and ids.
+    """Remove delayed requests and late attempts without effect, and unused markers and ids.
 
     Markers and closed ids are removed if no decision, driver, attempt or delayed request refers to
     them.
@@ -81,7 +81,7 @@ def _is_effective_on_task(part: Partition, request: TaskRequest) -> bool:
 
 
 def _can_act(case: Case, state: State, part: Partition, attempt: Attempt) -> bool:
-    """Return whether the attempt can have an effect on its id or on its job."""
+    """Return whether the attempt can affect its id or its job."""
     if is_expected(state, attempt):
         return True
     if attempt.phase in (TO_PRODUCE, HALF_PRODUCED):

@@ -55,7 +55,7 @@ UNUSED: Final = TransactionalId(NONE, EMPTY, NONE, 0)
 class TaskId(NamedTuple):
     """The transactional id of a task attempt: `sink_id/generation/partition/attempt-slot`.
 
-    The partition is given by the `Partition` that contains the id, and the model has no slots.
+    The `Partition` that contains the id determines the partition. The model has no slots.
     """
 
     generation: int
@@ -85,8 +85,8 @@ class Marker(NamedTuple):
 class Attempt(NamedTuple):
     """A task attempt, with its phase and producer epoch.
 
-    `owner` and `generation` come from the plan. `owner` is the epoch of the sink id. It is NONE
-    after `task.look`, or if the attempt can no longer pass this check.
+    `owner` and `generation` come from the plan. `owner` is the epoch of the sink id. It is NONE if
+    the attempt has passed the check in `task.look` or can no longer pass it.
     """
 
     run: int
@@ -121,7 +121,7 @@ NOTHING_TO_WRITE: Final = 5
 
 
 class Listed(NamedTuple):
-    """An id that a sweep will fence, with its epoch (NONE if the fence does not depend on it)."""
+    """An id that a sweep will fence, with its epoch (NONE if the fence ignores the epoch)."""
 
     task_id: TaskId
     epoch: int
@@ -169,7 +169,7 @@ MARK: Final = 3
 
 
 class Partition(NamedTuple):
-    """The state of one Spark partition. Each set bit of `empty` is a batch without rows."""
+    """The state of one Spark partition. Each set bit of `empty` represents a batch without rows."""
 
     ids: tuple[tuple[TaskId, TransactionalId], ...]
     attempts: tuple[Attempt, ...]
@@ -244,8 +244,9 @@ NO_FAULTS: Final = Faults()
 class State(NamedTuple):
     """The complete state of the model.
 
-    `marks`, `offsets` and `completed` have one value per query: the highest finished decision, the
-    batch whose source offsets the group has committed, and the last batch in Spark's commit log.
+    `marks`, `offsets` and `completed` contain one value per query. `marks` contains the number of
+    the highest finished decision. `offsets` contains the batch whose source offsets the group has
+    committed. `completed` contains the last batch in Spark's commit log.
     """
 
     sink_id: TransactionalId

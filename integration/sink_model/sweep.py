@@ -130,8 +130,8 @@ def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
 def _is_owner(action: DriverAction) -> bool:
     """Return whether the driver still owns the sink id.
 
-    With transaction version 2, the driver's own EndTxn(commit) bumps the sink id's epoch. After
-    that, this epoch is one higher than the driver's epoch.
+    With transaction version 2, the driver's own EndTxn(commit) bumps the sink id's epoch. Then the
+    sink id's epoch is one higher than the driver's epoch.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     if sink_id.epoch == owner:
@@ -222,7 +222,7 @@ def _after_sweep(action: DriverAction, state: State) -> State:
 
 
 def _check_swept(action: DriverAction, state: State) -> None:
-    """Check that nothing is open, and that no attempt can begin a transaction later.
+    """Check that no transaction is open, and that no attempt can begin a transaction later.
 
     Delayed requests are treated as if they had arrived. An attempt that has not checked the owner
     yet does not begin a transaction (see `task`).

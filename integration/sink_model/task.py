@@ -5,7 +5,7 @@ Invariant: an attempt uses only its plan and its own id.
 
 `task.init` and `task.look` are one action. This omits no behavior, for two reasons. A batch that
 can be decided at `task.look` could also be decided at `task.init`. An attempt that fails the check
-later has the same effect as an attempt that never acts again.
+in `task.look` has the same effect as an attempt that never acts again.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class _AttemptAction:
             yield f"{self}: {_GIVE_UP}: fails after writing rows, and aborts them", state
 
     def _check_not_swept(self) -> None:
-        """Check that the attempt begins no transaction after the driver's sweep of its batch."""
+        """Check that the attempt does not begin a transaction after the sweep of its batch."""
         attempt = self.attempt
         driver = self.state.drivers[attempt.run]
         part = self.state.partitions[self.index]

@@ -1,7 +1,7 @@
 """Validates traces of the code: replays the requests of a process as actions of the model.
 
-The order of a driver's actions is determined by exploring cases of the model. `_ACTIONS` maps each
-request of a step to the actions that can include the request. A trace is valid if it is the
+The module explores cases of the model to determine the order of a driver's actions. `_ACTIONS` maps
+each request of a step to the actions that can include the request. A trace is valid if it is the
 beginning of a path through these actions, because a process can die at any point. Invariant:
 nothing here is derived from the connector's code.
 
@@ -119,7 +119,7 @@ _ACTIONS: Final = _actions()
 
 @cache
 def followers() -> Mapping[int, frozenset[int]]:
-    """Return the actions that can follow each action, in a process or after its end."""
+    """Return the actions that can follow each action, in the same process or after its end."""
     found: dict[int, set[int]] = {at: {to} for at, to in _ROUNDS.items()}
     for case in SMALL:
         if case.name not in CASES:
@@ -142,8 +142,8 @@ def followers() -> Mapping[int, frozenset[int]]:
 def first_invalid(failpoints: Iterable[str], *, is_complete: bool = False) -> str | None:
     """Return the first step or request that the model does not allow, or None if there is none.
 
-    `failpoints` are those of one process, in order. `is_complete` is true if the process has ended
-    without an error.
+    `failpoints` contains the failpoints of one process, in order. `is_complete` is true if the
+    process has ended without an error.
     """
     order = followers()
     at: frozenset[int] = frozenset()

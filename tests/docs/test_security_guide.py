@@ -22,14 +22,14 @@ from tests.pyspark_kafka.client.test_security import unsecured_token
 _ENCRYPTED, _ENCRYPTED_LOGIN, _MUTUAL, _LOGIN = "SSL", "SASL_SSL", "MTLS", "SASL_PLAINTEXT"
 
 LISTENERS = {
-    "TLS. Without": _ENCRYPTED,
+    "TLS. ": _ENCRYPTED,
     "TLS with a client certificate.": _MUTUAL,
     "PLAIN:": _ENCRYPTED_LOGIN,
     "SCRAM.": _ENCRYPTED_LOGIN,
     "OAUTHBEARER with OIDC": _ENCRYPTED_LOGIN,
     "OAUTHBEARER with unsecured": _LOGIN,
     "Confluent Cloud": _ENCRYPTED_LOGIN,
-    "Aiven and others": _MUTUAL,
+    "Aiven": _MUTUAL,
 }
 """The listener for each example, by the beginning of the paragraph above it."""
 

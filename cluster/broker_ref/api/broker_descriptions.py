@@ -53,7 +53,7 @@ def describe_broker_configs(
 
 
 def describe_cluster_configs(configs: DynamicBrokerConfig) -> list[DescribedConfig]:
-    """Return the cluster-wide dynamic defaults, with their configured values."""
+    """Return the dynamic cluster-wide default configs with their configured values."""
     levels = ConfigLevels(own={}, cluster=configs.levels.cluster, static={})
     described = (_describe(name, levels) for name in levels.cluster)
     return [
@@ -87,9 +87,10 @@ def _describe(name: str, levels: ConfigLevels) -> DescribedConfig:
 
 
 def _printed(key: ConfigKey, text: str) -> str | None:
-    """Return the value as Kafka prints it.
+    """Return the value of a config as Kafka prints it.
 
-    The broker ignores invalid values, and this function returns them unchanged (None for a secret).
+    The broker ignores invalid values. This function returns an invalid value unchanged, or None if
+    the config is a secret.
     """
     try:
         return key.text(key.parse(text))

@@ -95,5 +95,5 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _level_name(level: int) -> str:
-    """Return the lowest of Kafka's levels that is enabled for a logger with this level."""
+    """Return the lowest of Kafka's log levels that is enabled at the Python level `level`."""
     return next((name for name, number in LEVELS.items() if number >= level), "FATAL")

@@ -1,4 +1,4 @@
-"""The check in API handlers that the consumer group protocol is enabled."""
+"""Checks whether the consumer group protocol is enabled, on behalf of API handlers."""
 
 from __future__ import annotations
 

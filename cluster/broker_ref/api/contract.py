@@ -43,7 +43,7 @@ class Call:
     """The context of a request (Kafka's `RequestContext`).
 
     `client_host` is an address without a port. `listener` is the name of the listener to which the
-    client is connected, and `principal` is the authenticated client. `auth` checks which operations
+    client is connected. `principal` is the authenticated principal. `auth` checks which operations
     the client is authorized to perform.
     """
 
@@ -113,7 +113,8 @@ class Requirement:
     """An operation for which the client must be authorized.
 
     If access is denied, the whole request fails. `name` returns the name of the resource in the
-    request. If `alternative` is set, authorization for that operation is also sufficient.
+    request. If `alternative` is set, authorization for the alternative operation
+    is also sufficient.
     """
 
     operation: AclOperation
@@ -139,14 +140,14 @@ def on_cluster(operation: AclOperation, *, alternative: AclOperation | None = No
 
 
 def on_group(operation: AclOperation) -> Requirement:
-    """Return the requirement for an operation on the group in `group_id`."""
+    """Return the requirement for an operation on the group with the request's `group_id`."""
     return Requirement(
         operation=operation, resource_type=ResourceType.GROUP, name=attrgetter("group_id")
     )
 
 
 def on_transactional_id(operation: AclOperation) -> Requirement:
-    """Return the requirement for an operation on the transactional id in `transactional_id`."""
+    """Return the requirement for an operation on the request's `transactional_id`."""
     return Requirement(
         operation=operation,
         resource_type=ResourceType.TRANSACTIONAL_ID,

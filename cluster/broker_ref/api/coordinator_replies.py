@@ -32,7 +32,7 @@ class DelayedReply(Generic[Result]):
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because the wait has no deadline and cannot expire."""
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms before the coordinator replied."
+            f"A wait without a deadline expired at {now_ms} ms. The coordinator had not replied."
         )
 
 

@@ -156,7 +156,10 @@ class DelayedFetch:
                     self._watched[place] = None
 
     def _watch(self) -> None:
-        """Store the keys to wait for, and the fetch positions in partitions without changes."""
+        """Store the keys of the partitions to wait for.
+
+        In partitions without changes, also store the log position of the fetch offset.
+        """
         for place, cached in self.partitions.items():
             if place in self._watched:
                 continue
@@ -169,7 +172,7 @@ class DelayedFetch:
     def _start(self, partition: Partition, cached: CachedPartition) -> LogPosition:
         """Return the log position of the fetch offset.
 
-        Raises: LogError. This method first stores the error as the response for the partition.
+        Raises: LogError, after storing the error as the response for the partition.
         """
         place = cached.place
         if place not in self._starts:
@@ -201,7 +204,7 @@ class DelayedFetch:
         return responses
 
     def _is_due(self, looked_at: dict[PartitionPlace, CachedPartition]) -> bool:
-        """Check these partitions and return whether the fetch is complete."""
+        """Check the given partitions. Return whether the fetch is complete."""
         for place, cached in looked_at.items():
             try:
                 available = self._available_in(cached)
@@ -273,7 +276,7 @@ class DelayedFetch:
 def start_fetch(
     reader: PartitionReader, context: SessionlessFetchContext, limits: FetchLimits
 ) -> DelayedFetch:
-    """Create the fetch for the partitions of a context.
+    """Create a delayed fetch for the partitions of a fetch context.
 
     Partitions that do not exist, and partitions of topics that the client may not read, get an
     error response.

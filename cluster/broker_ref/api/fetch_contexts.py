@@ -47,12 +47,12 @@ class SessionlessFetchContext:
 
     @property
     def has_idle(self) -> bool:
-        """Return whether the client also fetches idle partitions of a session."""
+        """Return whether the request belongs to a session with idle partitions."""
         return False
 
     @property
     def is_obsolete(self) -> bool:
-        """Return whether the session no longer reports changes to this request."""
+        """Return whether the request no longer receives changes from its session."""
         return False
 
     def keys(self) -> tuple[Hashable, ...]:
@@ -114,7 +114,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
     @property
     def has_idle(self) -> bool:
-        """Return whether the client also fetches idle partitions of the session."""
+        """Return whether the session has idle partitions."""
         return self.session.has_idle
 
     @property
@@ -127,7 +127,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
         return self.session.epoch != self.epoch
 
     def keys(self) -> tuple[Hashable, ...]:
-        """Return the key of the session, which changes with its watched partitions."""
+        """Return the session's purgatory key, which covers all of its watched partitions."""
         return (FetchSessionKey(session_id=self.session.session_id),)
 
     def take_changed(self) -> list[CachedPartition]:
@@ -166,7 +166,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
                 f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "
-                "while this request waited, because the client sent another request.",
+                "while this request was waiting, because the client sent another request.",
             )
         sent: PartitionResponses = {}
         for place, response in responses.items():
@@ -230,7 +230,7 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
 def _begin_follower_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """Check the follower once per request instead of once per partition."""
+    """Check the follower's authorization and broker epoch once for all partitions."""
     replica_id, replica_epoch = replica_id_of(request), request.replica_state.replica_epoch
     is_stale = BrokerStates(metadata=broker.metadata).is_stale(replica_id, replica_epoch)
     may_fetch = call.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
@@ -242,7 +242,7 @@ def _begin_follower_request(
 def _begin_consumer_request(
     broker: Broker, call: Call, request: FetchRequest, session: FetchSession
 ) -> None:
-    """Make all partitions active if a change to the client or the ACLs may affect the responses."""
+    """Make all partitions of the session active if the client or the ACLs have changed."""
     client = (
         call.version,
         request.isolation_level,

@@ -179,7 +179,7 @@ class DelayedProduce:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> ProduceResponse:
-        """Return the response with REQUEST_TIMED_OUT for appends without an outcome."""
+        """Return the response. Appends with an unknown outcome get REQUEST_TIMED_OUT."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -339,7 +339,7 @@ def _append_all(
 def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
 ) -> PendingAppend:
-    """Return the pending append of a batch, or its error if the request is invalid."""
+    """Return the pending append of a batch. If the batch is rejected, its error is set."""
     records = data.records or b""
     batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:

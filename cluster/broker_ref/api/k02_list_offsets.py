@@ -63,7 +63,7 @@ FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition with a timestamp or one of the negative constants."""
+    """A partition and a timestamp. Negative timestamps are constants, such as -1 (latest)."""
 
     partition_index: int
     timestamp: int
@@ -89,7 +89,7 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """The offset, timestamp and leader epoch of the record. Missing values are -1."""
+    """The offset that was found, with its timestamp and leader epoch. Missing values are -1."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -223,9 +223,9 @@ def _require_known_end(partition: Partition, request: ListOffsetsRequest) -> Non
     if epoch == partition.leader_epoch and start_offset > partition.high_watermark:
         raise ApiError(
             ErrorCode.offset_not_available,
-            f"The high watermark {partition.high_watermark} of "
-            f"{partition.key.topic}-{partition.key.partition} has not reached offset "
-            f"{start_offset}, the start of leader epoch {epoch}. Retry later.",
+            f"The high watermark of {partition.key.topic}-{partition.key.partition} is "
+            f"{partition.high_watermark}. It has not reached offset {start_offset}, the start "
+            f"offset of leader epoch {epoch}. Retry later.",
         )
 
 

@@ -51,7 +51,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """A Metadata request. If `topics` is None, it requests all topics."""
+    """A Metadata request. If `topics` is None, all topics are requested."""
 
     topics: tuple[RequestedTopic, ...] | None
     allow_auto_topic_creation: bool = True
@@ -151,7 +151,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _is_allowed(topic: RequestedTopic, version: int) -> bool:
-    """Return whether this request version supports topic ids or the topic is identified by name."""
+    """Return whether the topic is identified only by name or the version supports topic ids."""
     return version >= FIRST_VERSION_BY_TOPIC_ID or (
         topic.name is not None and topic.topic_id == ZERO_UUID
     )

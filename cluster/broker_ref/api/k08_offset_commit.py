@@ -175,7 +175,7 @@ def _value(
 
 
 def _sum_in_java(first: int, second: int) -> int:
-    """Return the sum of two 64-bit integers. An overflow wraps around, as in Java."""
+    """Return the sum of two 64-bit integers. On overflow, the sum wraps around, as in Java."""
     return (first + second + 2**63) % 2**64 - 2**63
 
 

@@ -131,7 +131,7 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """An OffsetFetch request that is waiting for the last write to each group's partition.
+    """A request that waits until the last write to each group's partition is replicated.
 
     `groups` contains the offsets that were in the broker's log when the request arrived.
     """
@@ -156,7 +156,7 @@ class DelayedOffsetFetch:
         return _response(self.call, self.request, [self._replicated(each) for each in self.groups])
 
     def keys(self) -> tuple[PartitionKey, ...]:
-        """Return the keys of the partitions whose last writes the request is waiting for."""
+        """Return the keys of the partitions with writes that the request is waiting for."""
         return tuple(dict.fromkeys(write.partition.key for write in self.last_writes.values()))
 
     def _replicated(self, group: GroupResponse) -> GroupResponse:

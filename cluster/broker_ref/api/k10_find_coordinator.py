@@ -94,7 +94,7 @@ def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
         if endpoint is None:
             raise ApiError(
                 ErrorCode.coordinator_not_available,
-                f"Broker {node.broker_id} is the coordinator, but has no listener {call.listener}.",
+                f"Coordinator broker {node.broker_id} has no listener named {call.listener}.",
             )
     except ApiError as error:
         return Coordinator(key=key, error_code=error.error_code, error_message=error.message)

@@ -58,7 +58,7 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizedFeature:
-    """A finalized feature. In KRaft, both version levels are equal."""
+    """A finalized feature. In KRaft, the minimum and maximum version levels are equal."""
 
     name: str
     max_version_level: int
@@ -89,7 +89,7 @@ def api_versions(
     *,
     version: int,
 ) -> ApiVersionsResponse:
-    """Return the response for a node with these APIs and this metadata."""
+    """Return the response of a node that serves `apis` and has applied `metadata`."""
     for software in (request.client_software_name, request.client_software_version):
         if software is not None and _SOFTWARE.fullmatch(software) is None:
             return ApiVersionsResponse(error_code=ErrorCode.invalid_request)

@@ -84,9 +84,9 @@ class DeleteRecordsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsPartitionStatus:
-    """The response for a partition. `partition` is None when the response is final.
+    """The response for a partition. The response is final if `partition` is None.
 
-    The request waits until the low watermark has reached `required_offset`.
+    Otherwise, the request waits until the low watermark has reached `required_offset`.
     """
 
     response: PartitionResponse
@@ -96,7 +96,7 @@ class DeleteRecordsPartitionStatus:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedDeleteRecords:
-    """A DeleteRecords request that is waiting for low watermarks. Kafka: `DelayedDeleteRecords`."""
+    """A DeleteRecords request that waits for low watermarks (Kafka's `DelayedDeleteRecords`)."""
 
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
@@ -110,7 +110,7 @@ class DelayedDeleteRecords:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
-        """Return the response with REQUEST_TIMED_OUT for partitions without a final response."""
+        """Return the response. Partitions without a final response get REQUEST_TIMED_OUT."""
         self.try_complete(now_ms)
         for status in self._all_statuses():
             if status.partition is not None:
@@ -195,7 +195,7 @@ def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
 
 
 def _is_done(status: DeleteRecordsPartitionStatus, partition: Partition) -> bool:
-    """Return whether the partition has its final response, and store the response in `status`."""
+    """Update the response in `status`. Return whether this response is final."""
     index = status.response.partition_index
     try:
         low_watermark = partition.low_watermark

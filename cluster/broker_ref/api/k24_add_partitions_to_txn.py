@@ -115,7 +115,7 @@ class DelayedAdditions:
         The coordinator completes every write, so the wait cannot expire.
         """
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms before the partitions were added."
+            f"A wait without a deadline expired at {now_ms} ms. The partitions had not been added."
         )
 
 

@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class MarkerStatus:
-    """A marker for one partition, and its outcome or the operation that determines the outcome."""
+    """A marker for one partition. `outcome` is an error code or the pending operation."""
 
     producer_id: int
     topic: str
@@ -110,7 +110,7 @@ class DelayedMarkers:
         return None if waiting else _response(self.statuses)
 
     def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
-        """Return the response with REQUEST_TIMED_OUT for markers without an outcome."""
+        """Return the response. Markers with an unknown outcome get REQUEST_TIMED_OUT."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -129,8 +129,8 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
     without_producer = [marker for marker in request.markers if not _has_producer(marker)]
     if without_producer:
         logger.warning(
-            "Rejecting a WriteTxnMarkers request because these markers have producer id or epoch "
-            "-1: %s",
+            "Rejecting a WriteTxnMarkers request, because these markers have a producer id or "
+            "producer epoch of -1: %s",
             without_producer,
         )
     delayed = DelayedMarkers(

@@ -155,7 +155,7 @@ class ValidatedCommit:
         return respond_to(reply, self.respond)
 
     def respond(self, outcome: ErrorCode) -> TxnOffsetCommitResponse:
-        """Return the response for an error code from the group, the transaction or the log."""
+        """Return the response for an error code from the group coordinator or the verification."""
         outcome = self._known_to_client(outcome)
         return TxnOffsetCommitResponse(
             topics=tuple(
@@ -204,8 +204,8 @@ class ValidatedCommit:
 class DelayedVerification:
     """A commit that is waiting until the transaction coordinator has verified the transaction.
 
-    The marker of the producer's previous transaction invalidates the guard of this verification
-    (`verification_guards`). If the marker is written during the wait, the verification is repeated,
+    If the marker of the producer's previous transaction is written during the wait, the marker
+    invalidates the verification guard (`verification_guards`). The verification is then repeated,
     because the coordinator's reply may be older than the marker.
     """
 
@@ -229,7 +229,7 @@ class DelayedVerification:
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because every verification completes and the wait cannot expire."""
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms before the coordinator replied."
+            f"A wait without a deadline expired at {now_ms} ms. The coordinator had not replied."
         )
 
 
@@ -297,7 +297,7 @@ def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Valida
 
 
 def _value(partition: CommittedPartition, now_ms: int) -> OffsetCommitValue:
-    """Return the committed offset without a topic id, because requests contain topic names."""
+    """Return the offset to commit. It has no topic id, because requests contain topic names."""
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,

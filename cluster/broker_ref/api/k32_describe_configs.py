@@ -35,7 +35,10 @@ from broker_ref.security.acls import AclOperation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedResource:
-    """A resource to describe. If the keys are None or empty, all configs are requested."""
+    """A resource to describe.
+
+    All configs are requested if `configuration_keys` is None or empty.
+    """
 
     resource_type: int
     resource_name: str
@@ -191,7 +194,10 @@ def _configs(
 def _describe(
     broker: Broker, resource: RequestedResource, own: Mapping[str, str]
 ) -> Sequence[DescribedConfig]:
-    """Return the configs of a resource. `own` contains the configs that are set on a topic."""
+    """Return the configs of a resource.
+
+    For a topic, `own` contains the configs that are set on the topic.
+    """
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
@@ -221,7 +227,7 @@ def _check_is_this_broker(broker: Broker, name: str) -> None:
         what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
         raise ApiError(
             ErrorCode.invalid_request,
-            f"The configs of broker {name!r} cannot be described, because the name is {what}. "
+            f"Cannot describe the configs of broker {name!r}, because the resource name is {what}. "
             f"This broker has the id {own_id} and describes only its own configs.",
         )
 

@@ -73,7 +73,7 @@ class DelayedDeletion:
         The coordinator completes every write, so the wait cannot expire.
         """
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms before the groups were deleted."
+            f"A wait without a deadline expired at {now_ms} ms. The groups had not been deleted."
         )
 
 

@@ -80,7 +80,7 @@ class DescribeProducersResponse:
 
 
 def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> object:
-    """Describe the producers of each partition once, even if the request repeats it."""
+    """Describe the producers of each partition once, even if the request repeats a partition."""
     indexes: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

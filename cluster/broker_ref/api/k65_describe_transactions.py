@@ -59,7 +59,7 @@ class DescribeTransactionsResponse:
 def handle(
     broker: Broker, call: Call, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe each transactional id once, even if the request repeats it."""
+    """Describe each transactional id once, even if the id is repeated in the request."""
     return DescribeTransactionsResponse(
         transaction_states=tuple(
             _describe(broker, call, name) for name in dict.fromkeys(request.transactional_ids)

@@ -80,7 +80,7 @@ class PartitionReader:
         return self.replica_id >= 0
 
     def may_read(self, topic: str) -> bool:
-        """Return whether the client may read a topic. Followers may read all topics or none."""
+        """Return whether the client may read a topic. A follower may read all topics or none."""
         if self.is_follower:
             return self.auth.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         return self.auth.allows(AclOperation.READ, ResourceType.TOPIC, topic)
@@ -99,8 +99,8 @@ class PartitionReader:
         if cached.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
             raise ApiError(
                 ErrorCode.inconsistent_topic_id,
-                f"The log of {cached.topic}-{requested.partition} has the topic id "
-                f"{partition.metadata.topic_id}, but the fetch has the topic id "
+                f"The topic id of {cached.topic}-{requested.partition} is "
+                f"{partition.metadata.topic_id}, but the fetch uses the topic id "
                 f"{cached.topic_id}. Start a new fetch session.",
             )
         if self.is_follower:
@@ -147,7 +147,7 @@ class PartitionReader:
             return self.error_response(cached, error.error_code)
 
     def is_throttled(self, partition: Partition) -> bool:
-        """Return whether a follower must wait for records (`shouldLeaderThrottle` in Kafka)."""
+        """Return whether replication to the follower is throttled (`shouldLeaderThrottle`)."""
         quota = self.broker.replicas.leader_quota
         return (
             self.is_follower
@@ -183,9 +183,9 @@ class PartitionReader:
         )
 
     def has_nothing_new(self, partition: Partition, cached: CachedPartition) -> bool:
-        """Return whether a read would return no records, no error and no diverging epoch.
+        """Return True only if a read would return no records, no error and no diverging epoch.
 
-        The result may be False even if a read would return nothing.
+        If the result is False, a read may still return nothing.
         """
         requested = cached.requested
         return (

@@ -43,9 +43,9 @@ def describe_topic_configs(
 def printed_topic_configs(
     configs: DynamicBrokerConfig, own: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
-    """Return all configs of a topic, with the values as Kafka prints them after parsing.
+    """Return all configs of a topic. Each value is parsed and printed as in Kafka.
 
-    Synonyms from broker configs contain the values that were set.
+    The values of synonyms from broker configs are returned as they were set.
     """
     return tuple(
         replace(

@@ -41,7 +41,7 @@ _RETRIABLE: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class VerifiedBatch:
-    """A transactional batch. Verification sets a guard, an error or neither."""
+    """A transactional batch, with the guard and the error from its verification, if any."""
 
     key: PartitionKey
     header: BatchHeader
@@ -136,7 +136,7 @@ class _DelayedRetry:
     verifying: _DelayedVerification
 
     def try_complete(self, now_ms: int) -> None:
-        """Return None. The verification is retried only at the deadline."""
+        """Return None, because the verification is retried only at the deadline."""
 
     def expire(self, now_ms: int) -> object:
         """Retry the verification."""
@@ -167,7 +167,7 @@ def verify_then(
 
 
 def _error(error_code: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | None:
-    """Return the error for the producer, or None if the coordinator verified the partition."""
+    """Return the error that the producer receives, or None if the verification succeeded."""
     place = f"{batch.key.topic}-{batch.key.partition}"
     producer = f"producer {batch.header.producer_id} (epoch {batch.header.producer_epoch})"
     if error_code is ErrorCode.none:

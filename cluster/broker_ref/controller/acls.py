@@ -29,7 +29,7 @@ from broker_ref.security.acls import (
 def created_acls(
     existing: AclCache, acls: Sequence[Acl], random_bytes: Callable[[int], bytes]
 ) -> tuple[list[MetadataRecord], list[ApiError | None]]:
-    """Return the records for the valid ACLs that do not exist yet, and the error for each ACL."""
+    """Return the records that create the valid new ACLs, and the error or None for each ACL."""
     outcomes: list[ApiError | None] = []
     new: dict[Acl, None] = {}
     for acl in acls:
@@ -43,7 +43,10 @@ def created_acls(
 def deleted_acls(
     existing: AclCache, filters: Sequence[AclFilter]
 ) -> tuple[list[MetadataRecord], list[tuple[Acl, ...] | ApiError]]:
-    """Return the removal records, and for each filter the matching ACLs or the error."""
+    """Return the records that remove the matching ACLs, and the result for each filter.
+
+    The result for a filter consists of the matching ACLs, or is an error.
+    """
     outcomes: list[tuple[Acl, ...] | ApiError] = []
     removed: dict[MetadataRecord, None] = {}
     for one in filters:

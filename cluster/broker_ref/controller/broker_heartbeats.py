@@ -182,7 +182,7 @@ class BrokerHeartbeatManager:
         return sorted(late, key=lambda broker_id: self._sessions[broker_id].last_contact_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """Return the time at which the next session expires, or None if no broker is unfenced."""
+        """Return the time at which the next session expires, or None if all brokers are fenced."""
         return min((self._expiry_ms(broker) for broker in self._unfenced()), default=None)
 
     def calculate_next_broker_state(
@@ -277,7 +277,7 @@ def registration_record(
     cluster_id: str,
     next_offset: int,
 ) -> RegisterBrokerRecord:
-    """Return the registration record, which will be written at `next_offset`.
+    """Return the registration record to write at `next_offset`.
 
     A broker that registers again with the same incarnation id retains its broker epoch and its
     state.
@@ -294,8 +294,8 @@ def registration_record(
     if has_valid_session and not same:
         raise ApiError(
             ErrorCode.duplicate_broker_registration,
-            f"Another broker is registered with the id {registration.broker_id}. If the broker "
-            "was restarted, wait until its previous session has expired.",
+            f"A broker with the id {registration.broker_id} is already registered. If you "
+            "restarted this broker, wait until its previous session expires.",
         )
     keeps = existing if same else None
     return RegisterBrokerRecord(

@@ -1,7 +1,7 @@
 """The client that a broker uses to send requests to the controller.
 
 Purpose: send requests through an `Outbox`. Requests with different purposes use separate channels,
-so a long poll does not delay other requests. The invariants are those of `Outbox.send`.
+so a long poll does not delay other requests. The invariants of `Outbox.send` apply.
 """
 
 from __future__ import annotations

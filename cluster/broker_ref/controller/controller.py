@@ -191,8 +191,8 @@ class Controller:
     def snapshot(self) -> tuple[int, bytes]:
         """Return the end offset and the bytes of a snapshot.
 
-        `batches_from` returns the batches from the end offset on. While these batches are
-        available, `snapshot` returns the same snapshot, because brokers fetch it in parts.
+        `batches_from` returns the batches that follow the snapshot. While these batches are
+        available, `snapshot` returns the same snapshot, because brokers fetch a snapshot in parts.
         """
         if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
             records = self.metadata.records()
@@ -293,8 +293,8 @@ class Controller:
                 if (proposal.topic_id, proposal.partition) in seen:
                     raise ApiError(
                         ErrorCode.invalid_request,
-                        f"The request contains partition {proposal.partition} of topic id "
-                        f"{proposal.topic_id} more than once.",
+                        f"The request contains partition {proposal.partition} of the topic with "
+                        f"id {proposal.topic_id} more than once.",
                     )
                 seen.add((proposal.topic_id, proposal.partition))
                 partition = checked_partition(self.metadata, proposal)
@@ -329,7 +329,7 @@ class Controller:
     ) -> list[ApiError | None]:
         """Elect the preferred leader of each partition, or any replica if `unclean` is True.
 
-        Return the error for each partition, or None.
+        Return the error or None for each partition.
         """
 
         def election(topic: str, partition: int) -> PartitionChangeRecord:
@@ -348,9 +348,9 @@ class Controller:
         *,
         may_change_factor: bool = True,
     ) -> list[ApiError | None]:
-        """Reassign each partition to its new replicas. None cancels the reassignment.
+        """Reassign each partition to its new replicas, or cancel its reassignment if they are None.
 
-        Return the error for each partition, or None. If `may_change_factor` is False, a change to
+        Return the error or None for each partition. If `may_change_factor` is False, a change to
         the replication factor fails with INVALID_REPLICATION_FACTOR.
         """
 
@@ -375,7 +375,7 @@ class Controller:
     def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> list[CreatedTopic | ApiError]:
-        """Create the valid topics in one commit. Return each created topic or its error."""
+        """Create the valid topics in one commit. Return the result or the error for each topic."""
         outcomes: list[CreatedTopic | ApiError] = []
         records: list[MetadataRecord] = []
         planned: dict[str, str] = {}
@@ -403,7 +403,10 @@ class Controller:
         *,
         validate_only: bool,
     ) -> None:
-        """Increase the number of partitions to `count`, or raise ApiError if `count` is invalid."""
+        """Increase the number of partitions of a topic to `count`.
+
+        Raises: ApiError if the request is invalid.
+        """
         records = self.topics.create_partitions(name, count, assignments)
         if not validate_only:
             self._commit(records)
@@ -458,13 +461,13 @@ class Controller:
     def alter_scram_credentials(
         self, changes: Sequence[ScramDeletion | ScramUpsertion]
     ) -> dict[str, ApiError | None]:
-        """Apply the valid changes in one commit. Return the error for each user, or None."""
+        """Apply the valid changes in one commit. Return the error or None for each user."""
         records, outcomes = scram_changes(self.metadata.scram_credentials, changes)
         self._commit(records)
         return outcomes
 
     def create_acls(self, acls: Sequence[Acl]) -> list[ApiError | None]:
-        """Create the valid ACLs in one commit. Return the error for each ACL, or None."""
+        """Create the valid ACLs in one commit. Return the error or None for each ACL."""
         records, outcomes = created_acls(self.metadata.acls, acls, self._random_bytes)
         self._commit(records)
         return outcomes
@@ -611,7 +614,7 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Write the records from `decide` in one commit. Return the error for each partition."""
+        """Commit the records from `decide`. Return the error or None for each partition."""
         outcomes: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:

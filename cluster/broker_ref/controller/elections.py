@@ -137,8 +137,9 @@ def leader_and_isr_updates(
 ) -> list[PartitionChangeRecord]:
     """Return the partition changes that result from a change to a broker's state.
 
-    `broker_to_remove` is removed from leadership and ISRs even if it is active in the metadata.
-    `unclean_shutdown` is also removed from the ELR. `broker_to_add` can become a leader.
+    `broker_to_remove` loses leadership and is removed from all ISRs, even if the broker is active
+    in the metadata. `unclean_shutdown` is also removed from the ELR. `broker_to_add` can become a
+    leader.
     `is_unclean_allowed` and `min_isr` are called with the name of the topic.
     """
     removed = {broker_to_remove, unclean_shutdown}
@@ -164,9 +165,10 @@ def leader_and_isr_updates(
 
 
 def _complete_reassignment(target: Target) -> Target:
-    """Remove the removing replicas if all adding replicas are in the ISR.
+    """Complete the reassignment if all adding replicas are in the ISR.
 
-    If the reassignment reduces the number of replicas, all target replicas must be in the ISR.
+    If the reassignment reduces the number of replicas, all target replicas must be in the ISR. A
+    completed reassignment drops the removing replicas.
     Source: `PartitionReassignmentReplicas.maybeCompleteReassignment`.
     """
     adding, removing = target.adding_replicas, target.removing_replicas

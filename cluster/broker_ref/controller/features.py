@@ -86,7 +86,7 @@ def updated_features(
 
 
 def enables_elr(record: FeatureLevelRecord) -> bool:
-    """Return whether a record finalizes a version with eligible leader replicas."""
+    """Return whether a record enables eligible leader replicas."""
     return record.name == ELIGIBLE_LEADER_REPLICAS_VERSION and record.feature_level > 0
 
 
@@ -115,7 +115,7 @@ def _check_update(current: int, update: FeatureUpdate) -> None:
         raise _error(
             feature,
             version,
-            f"This version is below the current version {current}. Request a safe or an unsafe "
+            f"This version is below the current version {current}. Request a safe or unsafe "
             "downgrade.",
         )
     if version > current and not upgrade:

@@ -113,9 +113,9 @@ class Journal:
         data = self._file.read(0, self._file.size())
         if not data.startswith(MAGIC):
             raise CorruptJournalError(
-                f"{self._path} is not a metadata journal of this version. It starts with "
-                f"{data[: len(MAGIC)]!r}. Restore it from a backup or start with an empty "
-                "directory."
+                f"{self._path} is not a metadata journal of this broker version, because it starts "
+                f"with {data[: len(MAGIC)]!r}. Restore the file from a backup or start with an "
+                "empty directory."
             )
         batches: list[Commit] = []
         position = len(MAGIC)
@@ -124,9 +124,9 @@ class Journal:
             batch = self._decode(data, position, end)
             if next_offset is not None and batch.base_offset != next_offset:
                 raise CorruptJournalError(
-                    f"{self._path} is corrupt at byte {position}. A batch has the offset "
-                    f"{batch.base_offset}, but {next_offset} is expected. Restore the file from "
-                    "a backup."
+                    f"{self._path} is corrupt at byte {position}. A batch starts at offset "
+                    f"{batch.base_offset}, but offset {next_offset} was expected. Restore the "
+                    "file from a backup."
                 )
             next_offset = batch.base_offset if next_offset is None else batch.end_offset
             batches.append(batch)
@@ -136,11 +136,11 @@ class Journal:
             _batch_end(data, later) is not None for later in range(position + 1, len(data))
         ):
             raise CorruptJournalError(
-                f"{self._path} is corrupt at byte {position}. The cause is not a torn write. "
-                "Restore the file from a backup or start with an empty directory."
+                f"{self._path} is corrupt at byte {position}. An incomplete write cannot be the "
+                "cause. Restore the file from a backup or start with an empty directory."
             )
         if position < len(data):
-            logger.warning("%s: truncated a torn batch at byte %d", self._path, position)
+            logger.warning("%s: removing an incomplete batch at byte %d", self._path, position)
             self._file.truncate(position)
             self._file.flush()
         return batches
@@ -154,7 +154,7 @@ class Journal:
         except UnreadableRecordError as error:
             raise CorruptJournalError(
                 f"{self._path} contains a batch at byte {position} that this version of the "
-                f"broker cannot read ({error}). Start the version that wrote the file."
+                f"broker cannot read ({error}). Use the broker version that wrote the file."
             ) from error
 
 

@@ -204,7 +204,7 @@ class ClusterMetadata:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized `transaction.version`, or 0 if it is not finalized (KIP-890)."""
+        """The finalized `transaction.version`, or 0 if the feature is not finalized (KIP-890)."""
         return self.finalized_features.get(TRANSACTION_VERSION, 0)
 
     @property
@@ -250,7 +250,7 @@ class ClusterMetadata:
         if commit.base_offset != self.end_offset:
             raise ValueError(
                 f"The metadata records start at offset {commit.base_offset}, but offset "
-                f"{self.end_offset} is expected."
+                f"{self.end_offset} was expected."
             )
         self._apply(commit.records, MetadataDelta() if delta is None else delta)
         self.end_offset = commit.end_offset
@@ -263,8 +263,9 @@ class ClusterMetadata:
     ) -> None:
         """Replace the metadata with a snapshot of the records below `end_offset`.
 
-        Add all objects of the old and the new metadata to `delta`. A topic that the snapshot lacks
-        counts as removed only if the snapshot contains its removal.
+        Add all objects of the old and the new metadata to `delta`. A topic that is
+        missing from the snapshot is treated as removed only if the snapshot contains the record of
+        its removal.
         """
         delta = MetadataDelta() if delta is None else delta
         delta.has_changed_brokers = True

@@ -1,10 +1,10 @@
-"""`min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
+"""The rules for `min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
 
 Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
-same value. Invariants while the feature `eligible.leader.replicas.version` is finalized: the value
-is set in a cluster-wide dynamic config. This config is never removed. No broker has its own value.
-A change to the value clears the eligible replicas of the affected topics. Source: Kafka's
-`ConfigurationControlManager`.
+same value. Invariants: while the feature `eligible.leader.replicas.version` is finalized, the value
+is set in a cluster-wide dynamic config, this config is not removed, and no broker has its own
+value. During this time, a change to the value clears the eligible replicas of the affected topics.
+Source: Kafka's `ConfigurationControlManager`.
 """
 
 from __future__ import annotations

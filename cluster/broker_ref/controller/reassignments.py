@@ -30,7 +30,7 @@ def reassignment(
     *,
     min_isr: int | None,
 ) -> PartitionChangeRecord | None:
-    """Return the record that starts the reassignment of a partition to valid `replicas`."""
+    """Return the record that starts a reassignment of the partition to valid `replicas`."""
     removing = tuple(sorted(set(partition.replicas) - set(replicas)))
     adding = tuple(sorted(set(replicas) - set(partition.replicas)))
     return change_partition(

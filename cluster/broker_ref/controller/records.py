@@ -73,7 +73,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """The creation of a partition with its replicas as broker ids. Leader -1 means no leader."""
+    """The creation of a partition. Replicas are broker ids. Leader -1 means no leader."""
 
     topic_id: Uuid
     partition_id: int
@@ -121,7 +121,7 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A config of a resource that is set to `value`, or removed if `value` is None.
+    """The new value of a config of a resource. None removes the config.
 
     The value may be a secret.
     """
@@ -241,7 +241,7 @@ def decode_record(data: bytes) -> MetadataRecord:
 
 
 def join_records(encoded: Iterable[bytes]) -> bytes:
-    """Join the encodings of single records into the encoding of a commit."""
+    """Join encoded records. The result is the encoding of a commit."""
     return b"[%b]" % b",".join(encoded)
 
 

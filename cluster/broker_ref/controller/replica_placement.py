@@ -21,7 +21,7 @@ RandomBelow = Callable[[int], int]
 
 
 def random_below(random_bytes: Callable[[int], bytes]) -> RandomBelow:
-    """Return a random number generator that is based on `random_bytes`."""
+    """Return a random number generator that uses `random_bytes`."""
     return lambda bound: int.from_bytes(random_bytes(8), "big") % bound
 
 

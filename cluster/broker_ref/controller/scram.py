@@ -64,7 +64,7 @@ def scram_changes(
     credentials: Mapping[tuple[int, str], ScramCredential],
     changes: Sequence[ScramDeletion | ScramUpsertion],
 ) -> tuple[list[MetadataRecord], dict[str, ApiError | None]]:
-    """Return the records for the valid changes, and the error for each user, or None."""
+    """Return the records for the valid changes, and the error or None for each user."""
     outcomes: dict[str, ApiError | None] = {}
     records: dict[str, MetadataRecord] = {}
     for change in changes:

@@ -92,8 +92,8 @@ class TopicPlanner:
     ) -> tuple[CreatedTopic, list[MetadataRecord]]:
         """Return the new topic and its records, or raise ApiError if the request is invalid.
 
-        `planned` contains the names of the topics that are created in the same commit, by metric
-        name. The new topic is added to `planned`.
+        `planned` contains the names of the topics that are created in the same commit, keyed by
+        metric name. The new topic is added to `planned`.
         """
         self._check_new_name(new.name, planned)
         configs = check_topic_configs(new.configs, defaults=self._topic_defaults)
@@ -132,7 +132,7 @@ class TopicPlanner:
     def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None
     ) -> list[MetadataRecord]:
-        """Return the records that increase the number of partitions to `count`.
+        """Return the records that increase the number of partitions of a topic to `count`.
 
         Raises: ApiError if the request is invalid.
         """
@@ -283,8 +283,8 @@ class TopicPlanner:
         if not isr:
             raise ApiError(
                 error_code,
-                f"Partition {partition} cannot be created, because all of its brokers {replicas} "
-                "are fenced or in controlled shutdown.",
+                f"Partition {partition} cannot be created, because all brokers in its replica "
+                f"assignment {replicas} are fenced or in controlled shutdown.",
             )
         return PartitionRecord(
             topic_id=topic_id,

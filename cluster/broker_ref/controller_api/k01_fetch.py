@@ -79,7 +79,10 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotId:
-    """The id of a snapshot with all records below `end_offset`. -1 means no snapshot."""
+    """The id of a snapshot that contains all records below `end_offset`.
+
+    Both fields are -1 if there is no snapshot.
+    """
 
     end_offset: int = -1
     epoch: int = -1

@@ -166,7 +166,7 @@ def _failed(response: TopicResponse, error: ApiError) -> TopicResponse:
 
 
 def _may_describe(call: Call, requested: RequestedTopic, found: Topic | ApiError) -> bool:
-    """Return whether the client is allowed to know whether the topic exists."""
+    """Return whether the response may reveal whether the topic exists."""
     if isinstance(found, Topic):
         return _may(call, AclOperation.DESCRIBE, found.name)
     if found.error_code is not ErrorCode.unknown_topic_or_partition:

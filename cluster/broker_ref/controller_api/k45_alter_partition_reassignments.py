@@ -1,8 +1,8 @@
 """AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers (KIP-455).
 
 A partition is reassigned to the replicas in the request. If the replicas are null, the reassignment
-in progress is cancelled (NO_REASSIGNMENT_IN_PROGRESS if there is none). The error is
-INVALID_REPLICA_ASSIGNMENT for an empty list and for unknown or repeated brokers. The error is
+in progress is cancelled. The error is NO_REASSIGNMENT_IN_PROGRESS if there is nothing to cancel,
+and INVALID_REPLICA_ASSIGNMENT for an empty list and for unknown or repeated brokers. The error is
 INVALID_REPLICATION_FACTOR if the number of replicas changes and the request does not allow this
 change (version 1, KIP-860). When the response is sent, the reassignment has started.
 ListPartitionReassignments returns the reassignments in progress. Source:

@@ -30,7 +30,7 @@ from broker_ref.security.acls import AclOperation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """An ISR member and its broker epoch according to the leader, or -1 if the epoch is unknown."""
+    """An ISR member. The broker epoch is -1 if the leader does not know it."""
 
     broker_id: int
     broker_epoch: int = SKIP_EPOCH_CHECK

@@ -30,9 +30,9 @@ def partition_of(name: str, partition_count: int) -> int:
 def java_hash(text: str) -> int:
     """Return Java's String.hashCode, a signed 32-bit integer computed from UTF-16 code units.
 
-    A request can contain thousands of names of 32 KiB. The function therefore handles `_LANES` code
-    units at once. Each code unit is in a lane of 64 bits of a large integer, and each lane contains
-    the hash of every `_LANES`-th code unit. Leading zeros do not change the hash.
+    A request can contain thousands of names of 32 KiB. The function therefore processes `_LANES`
+    code units at once, in the 64-bit lanes of a large integer. Each lane contains the hash of every
+    `_LANES`-th code unit. The text is padded with leading zeros, which do not change the hash.
     """
     units = text.encode("utf-16-be", "surrogatepass")
     units = bytes(-len(units) % (2 * _LANES)) + units

@@ -106,7 +106,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def remove_pending_member(self, member_id: str) -> None:
-        """Remove a pending member, which has a member id but has not joined with the id."""
+        """Remove a pending member, which has received a member id but has not yet joined."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             timer.cancel()
@@ -121,7 +121,7 @@ class ClassicGroup:
     def replace_static(self, old: Member, new_id: str) -> Member:
         """Replace the member id of a static member.
 
-        Its pending requests fail with FENCED_INSTANCE_ID.
+        Pending requests with the old member id fail with FENCED_INSTANCE_ID.
         """
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
@@ -220,7 +220,7 @@ class ClassicGroup:
         leader = next(joined, None)
         if leader is not None:
             logger.info(
-                "Group %r: leader %r did not join in time; the new leader is %r",
+                "Group %r: leader %r did not rejoin in time. The new leader is %r",
                 self.group_id, self.leader_id, leader.member_id,
             )  # fmt: skip
             self.leader_id = leader.member_id
@@ -299,8 +299,8 @@ class ClassicGroup:
                 topics.update(read_topics(member.metadata(self.protocol_name)))
         except MalformedRequestError as error:
             logger.warning(
-                "Group %r: a member's subscription for protocol %r is invalid, so the offsets of "
-                "the group will not expire while it has members: %s",
+                "Group %r: a member's subscription for protocol %r is invalid, so committed "
+                "offsets will not expire while the group has members: %s",
                 self.group_id, self.protocol_name, error,
             )  # fmt: skip
             return None

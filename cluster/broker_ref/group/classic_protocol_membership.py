@@ -282,8 +282,8 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
     ):
         raise ApiError(
             ErrorCode.inconsistent_group_protocol,
-            f"The members of group {group.group_id} that use the classic protocol do not support "
-            f"any of the protocols {names} (protocol type {request.protocol_type!r}).",
+            f"The requested protocols {names} of type {request.protocol_type!r} are incompatible "
+            f"with the members of group {group.group_id} that use the classic protocol.",
         )
 
 
@@ -323,7 +323,7 @@ def _updated(member: ConsumerGroupMember, joining: _Joining) -> ConsumerGroupMem
 def _checked_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
 ) -> ConsumerGroupMember:
-    """Return the member of a request.
+    """Return the member that sent a request.
 
     Raises: ApiError (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION).
     """

@@ -102,7 +102,8 @@ class ConsumerMembership:
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
         """Request a metadata refresh for the groups that subscribe to one of these topics.
 
-        `created_at` is the metadata offset at which topics were created, or None.
+        `created_at` is the metadata offset at which topics were created, or None if no topics were
+        created.
         """
         if created_at is not None:
             self.manager.new_topics_version = created_at
@@ -234,7 +235,9 @@ class ConsumerMembership:
         joining: ConsumerGroupMember | None = None,
         rebalances: bool,
     ) -> PendingWrite:
-        """Convert a group to a classic group. `changes` contains the records for `joining`, if set.
+        """Convert a group to a classic group.
+
+        If `joining` is set, `changes` contains the records for this member.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND if a subscription has an invalid version, or another
         error code if the records cannot be written).

@@ -81,7 +81,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> EmbeddedAssignment:
-    """Decode an assignment. Empty data contains no partitions. Raises: MalformedRequestError."""
+    """Decode an assignment, which is empty if `data` is empty. Raises: MalformedRequestError."""
     if not data:
         return EmbeddedAssignment(partitions={}, user_data=b"")
     cursor = Cursor(data)
@@ -104,7 +104,7 @@ def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> 
 def _read_version(cursor: Cursor) -> int:
     version: int = cursor.fixed(_INT16, "the version")
     if version < 0:
-        raise MalformedRequestError(f"the version of the consumer protocol is {version}")
+        raise MalformedRequestError(f"the consumer protocol version {version} is negative")
     return min(version, LATEST_VERSION)
 
 

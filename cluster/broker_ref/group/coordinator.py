@@ -145,7 +145,7 @@ class GroupCoordinator:
             self.delete_topic_offsets(delta.removed_topics, now_ms)
 
     def _update_topics(self, delta: MetadataDelta) -> None:
-        """Notify the consumer groups of topics that were created, extended or deleted."""
+        """Notify the consumer groups of created and deleted topics, and of new partitions."""
         changed: set[str] = set()
         is_created = False
         for name in {name for name, _ in delta.partitions}:
@@ -259,8 +259,8 @@ class GroupCoordinator:
     def _named_shard(self, group_id: str) -> OwnedShard:
         """Return the shard of a group.
 
-        Raises: ApiError (INVALID_GROUP_ID if the group id is empty). Also raises the same errors
-        as `_shard`.
+        Raises: ApiError (INVALID_GROUP_ID if the group id is empty, or an error code from
+        `_shard`).
         """
         if not group_id:
             raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
@@ -427,11 +427,12 @@ class GroupCoordinator:
         transaction_version: int,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Write a transaction marker to a partition, and commit or remove its pending offsets.
+        """Write a transaction marker to a partition of `__consumer_offsets`.
 
-        The reply completes when the marker is replicated. The reply contains the error code that
-        the transaction coordinator expects, for example NOT_LEADER_OR_FOLLOWER if this broker has
-        not loaded the partition.
+        The marker commits or removes the pending offsets of the transaction. The reply completes
+        when the marker is replicated. The reply contains the error code that the transaction
+        coordinator expects, for example NOT_LEADER_OR_FOLLOWER if this broker has not loaded the
+        partition.
         """
         owned = self._owned.get(partition_index)
         if owned is None or owned.shard.state is not ShardState.ACTIVE:
@@ -594,8 +595,8 @@ def _check_names(request: JoinRequest) -> None:
     if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"A client id, instance id, protocol type or protocol name of {longest} bytes is "
-            f"too long for a record in {OFFSETS_TOPIC}. Use a shorter one.",
+            f"The client id, instance id, protocol type or protocol name has {longest} bytes, "
+            f"which is too long for a record in {OFFSETS_TOPIC}. Use a shorter value.",
         )
 
 

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of a shard's log up to the log end offset at the start of the replay."""
+    """The replay of a shard's log up to the log end offset that the log had at the start."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
         self._shard = shard

@@ -154,7 +154,7 @@ class Member:
         raise LookupError(f"Member {self.member_id!r} has no protocol {protocol_name!r}.")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the member's first protocol that is a candidate.
+        """Return the candidate that comes first in the member's list of protocols.
 
         The member must support at least one candidate.
         """

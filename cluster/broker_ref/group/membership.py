@@ -70,7 +70,7 @@ class Membership:
             self._rebalance.prepare_rebalance(group, now_ms, "the group exceeds group.max.size")
 
     def adopt(self, group: ClassicGroup, rebalance_reason: str | None, now_ms: int) -> None:
-        """Take over a group that was a consumer group, and start a rebalance if necessary."""
+        """Take over a group that was converted from a consumer group. Rebalance it if necessary."""
         self._shard.groups[group.group_id] = group
         for member in tuple(group.members.values()):
             self._rebalance.reschedule_heartbeat(group, member, now_ms)
@@ -115,8 +115,8 @@ class Membership:
         if not group.supports(request.protocol_type, names):
             raise ApiError(
                 ErrorCode.inconsistent_group_protocol,
-                f"Group {group.group_id!r} (protocol type {group.protocol_type!r}) does not "
-                f"support any of the protocols {names} (protocol type {request.protocol_type!r}).",
+                f"The requested protocols {names} of type {request.protocol_type!r} are "
+                f"incompatible with group {group.group_id!r} of type {group.protocol_type!r}.",
             )
         if not member_id:
             self._join_new(group, request, reply, now_ms)
@@ -124,8 +124,8 @@ class Membership:
             if request.group_instance_id is not None:
                 raise ApiError(
                     ErrorCode.unknown_server_error,
-                    f"Member {member_id!r} received its id as a dynamic member and cannot rejoin "
-                    f"with the instance id {request.group_instance_id!r}.",
+                    f"Member {member_id!r} is a dynamic member and cannot join with the instance "
+                    f"id {request.group_instance_id!r}.",
                 )
             self._add(group, member_id, request, reply, now_ms)
         else:
@@ -243,7 +243,7 @@ class Membership:
     def _store_replaced(
         self, group: ClassicGroup, old: Member, member: Member, request: JoinRequest, now_ms: int
     ) -> None:
-        """Keep the generation, and complete the join when the new member id is replicated."""
+        """Keep the current generation. Complete the join when the new member id is replicated."""
         leads = group.is_leader(member.member_id)
         leader_before = old.member_id if leads else group.leader_id or ""
 
@@ -280,7 +280,7 @@ class Membership:
         try:
             write = self._shard.write([group_record(group, assignments)], now_ms)
         except ApiError as error:
-            logger.warning("Failed to write group %r: %s", group.group_id, error)
+            logger.warning("Failed to write the metadata of group %r: %s", group.group_id, error)
             done(error.error_code, now_ms)
         else:
             write.when_done(done, now_ms)
@@ -297,7 +297,7 @@ class Membership:
         try:
             write = self._shard.write([group_record(empty, {})], now_ms)
         except ApiError as error:
-            logger.warning("Failed to write group %r: %s", group.group_id, error)
+            logger.warning("Failed to write the metadata of group %r: %s", group.group_id, error)
             _refuse(reply, "", error.error_code)
             self._shard.remove(group, now_ms)
         else:
@@ -432,7 +432,7 @@ class Membership:
         if group.state is GroupState.COMPLETING_REBALANCE:
             raise ApiError(
                 ErrorCode.rebalance_in_progress,
-                f"Group {group.group_id!r} is rebalancing. Send SyncGroup before the commit.",
+                f"Group {group.group_id!r} is rebalancing. Send SyncGroup before OffsetCommit.",
             )
         if group.state in STATES_KEPT_ALIVE_BY_COMMITS:
             self._rebalance.reschedule_heartbeat(group, member, now_ms)

@@ -49,11 +49,11 @@ _WITH_DOWNGRADE: Final = ("downgrade", "bidirectional")
 def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
     """Raise ApiError (GROUP_ID_NOT_FOUND) if a classic group must not be converted."""
     if config.group_consumer_migration_policy not in _WITH_UPGRADE:
-        raise _not_upgraded(group, "group.consumer.migration.policy does not allow it")
+        raise _not_upgraded(group, "group.consumer.migration.policy does not allow the conversion")
     if not group.uses_consumer_protocol:
-        raise _not_upgraded(group, f"its protocol type is not {CONSUMER_PROTOCOL_TYPE!r}")
+        raise _not_upgraded(group, f"the protocol type is not {CONSUMER_PROTOCOL_TYPE!r}")
     if len(group.members) > config.group_consumer_max_size:
-        raise _not_upgraded(group, "it has more members than group.consumer.max.size")
+        raise _not_upgraded(group, "the number of members exceeds group.consumer.max.size")
 
 
 def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[ConsumerGroupChange]:
@@ -91,7 +91,7 @@ def _consumer_member(
     subscription = read_subscription(member.metadata(protocol))
     assignment = read_assignment(member.assignment)
     if assignment.user_data:
-        raise _not_upgraded(group, "its assignments contain data from a custom assignor")
+        raise _not_upgraded(group, "the assignments contain data from a custom assignor")
     return ConsumerGroupMember(
         member_id=member.member_id,
         member_epoch=epoch,
@@ -140,7 +140,7 @@ def is_downgraded_by_leaving(
 def is_downgraded_by_replacing(
     group: ConsumerGroup, replaced: ConsumerGroupMember, config: BrokerConfig
 ) -> bool:
-    """Return whether a group is converted when a classic member replaces this static member."""
+    """Return whether a group is converted when a classic member replaces `replaced`."""
     return (
         not replaced.uses_classic_protocol
         and _has_only_classic_members(group, except_for=(replaced,))
@@ -156,7 +156,7 @@ def downgraded_group(
     leaving: Collection[ConsumerGroupMember] = (),
     joining: ConsumerGroupMember | None = None,
 ) -> ClassicGroup:
-    """Return the classic group, in state Stable, that replaces a consumer group.
+    """Return a classic group in the Stable state that replaces a consumer group.
 
     `joining` replaces the static member with the same instance id, and receives the target
     assignment of that member.

@@ -197,7 +197,7 @@ class OffsetMetadataManager:
     def delete_topic_offsets(self, topics: Collection[str], now_ms: int) -> None:
         """Delete the offsets of deleted topics.
 
-        If the log cannot be written to, the offsets are removed only from memory.
+        If the tombstones cannot be written, the offsets are removed only from memory.
         """
         shard = self._shard
         for group_id in dict.fromkeys((*shard.offsets.groups(), *shard.pending.groups())):
@@ -208,8 +208,8 @@ class OffsetMetadataManager:
                 shard.delete(offset_tombstones(group_id, gone), now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Failed to write tombstones for the offsets of group %.100r in the deleted "
-                    "topics %s: %s",
+                    "Failed to write tombstones for the offsets that group %.100r committed for "
+                    "the deleted topics %s: %s",
                     group_id, sorted({one.topic for one in gone}), error,
                 )  # fmt: skip
                 shard.remove_offsets(group_id, gone)

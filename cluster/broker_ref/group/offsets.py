@@ -143,7 +143,7 @@ class OffsetStore:
 
 
 def offsets_topic(config: BrokerConfig) -> NewTopic:
-    """Return the topic `__consumer_offsets`, which is created when it is first needed."""
+    """Return the definition of the `__consumer_offsets` topic, which is created on first use."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         partition_count=config.offsets_topic_num_partitions,

@@ -47,7 +47,7 @@ class PendingOffsets:
         producers.add(producer_id)
 
     def remove(self, group: str, topic_partition: TopicPartition) -> None:
-        """Remove the pending offsets of all transactions for a partition.
+        """Remove a group's pending offsets for a partition from all open transactions.
 
         This method is called when the committed offset of the partition is deleted.
         """

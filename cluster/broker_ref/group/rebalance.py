@@ -55,7 +55,7 @@ class Rebalance:
         return self.maybe_complete_join_phase(group, now_ms)
 
     def prepare_rebalance(self, group: ClassicGroup, now_ms: int, reason: str) -> PendingWrite:
-        """Start the join phase. An Empty group first waits for more members."""
+        """Start the join phase. For an Empty group, apply `group.initial.rebalance.delay.ms`."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.assign(group, {}, ErrorCode.rebalance_in_progress, now_ms)
         self._stop_waiting_for_syncs(group)
@@ -100,7 +100,7 @@ class Rebalance:
             group.remove(member.member_id)
         if late:
             logger.info(
-                "Group %r: removed the members that did not rejoin in time (%d)",
+                "Group %r: removed members that did not rejoin in time (count: %d)",
                 group.group_id, len(late),
             )  # fmt: skip
         if not group.elect_joined_leader() and group.members:
@@ -112,7 +112,7 @@ class Rebalance:
         if not group.members:
             return self._store_empty(group, now_ms)
         logger.info(
-            "Group %r: generation %d (members: %d)",
+            "Group %r: started generation %d (members: %d)",
             group.group_id, group.generation_id, len(group.members),
         )  # fmt: skip
         for member in tuple(group.members.values()):
@@ -158,13 +158,13 @@ class Rebalance:
         group.join_timer = self._schedule.at(now_ms + timeout_ms, elapsed)
 
     def _store_empty(self, group: ClassicGroup, now_ms: int) -> PendingWrite:
-        logger.info("Group %r is empty in generation %d", group.group_id, group.generation_id)
+        logger.info("Group %r is now empty (generation %d)", group.group_id, group.generation_id)
         try:
             return self._shard.write([group_record(group, {})], now_ms)
         except ApiError as error:
             logger.warning(
-                "Failed to write the empty group %r, so its former members may reappear after a "
-                "restart until their sessions expire: %s", group.group_id, error,
+                "Failed to write the metadata of the empty group %r: %s. After a restart, former "
+                "members may reappear until their sessions expire", group.group_id, error,
             )  # fmt: skip
             return NOTHING_WRITTEN
 
@@ -267,7 +267,7 @@ class Rebalance:
     def add_pending_member(
         self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int
     ) -> None:
-        """Wait for a member to join with the member id that it has received (KIP-394)."""
+        """Wait for a new member to rejoin with its assigned member id (KIP-394)."""
 
         def elapsed(time_ms: int) -> None:
             group.pending_members.pop(member_id, None)

@@ -104,7 +104,7 @@ class OffsetCommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """A member in a group record. `rebalance_timeout_ms` is -1 in version 0."""
+    """A member in a group record. `rebalance_timeout_ms` is -1 in records of version 0."""
 
     member_id: str
     group_instance_id: str | None
@@ -118,7 +118,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A generation of a group. `state_timestamp_ms` is -1 before version 2."""
+    """A generation of a group. `state_timestamp_ms` is -1 in records of version 0 or 1."""
 
     protocol_type: str
     generation: int

@@ -66,9 +66,9 @@ def expired_offsets(
 
 
 def _base_timestamp(group: Group) -> BaseTimestamp | None:
-    """Return a function that returns the time at which an offset's retention starts.
+    """Return a function that calculates when the retention of an offset starts.
 
-    Return None if no offset can expire.
+    Return None if no offset of the group can expire.
     """
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _committed_at

@@ -71,7 +71,10 @@ _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalProducer:
-    """The producer of a transactional write, and the verification guard for its first append."""
+    """The producer of a transactional write.
+
+    `guard` is the verification guard for the first append of the transaction.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -128,10 +131,10 @@ class Shard:
         return self.partition.log.log_end_offset
 
     def await_loaded_records(self, now_ms: int) -> PendingWrite:
-        """Return a write that completes when the loaded records are replicated.
+        """Return a `PendingWrite` that completes when the loaded records are replicated.
 
-        Until then, another leader could truncate these records. Kafka does not wait, so a member
-        can receive an assignment that the next coordinator does not know.
+        Until then, another leader could truncate these records. Kafka does not wait for their
+        replication, so a member can receive an assignment that the next coordinator does not know.
         """
         if self.high_watermark >= self._loaded_end_offset:
             return NOTHING_WRITTEN
@@ -157,7 +160,7 @@ class Shard:
         except struct.error as error:
             raise ApiError(
                 ErrorCode.unknown_server_error,
-                "A group id, client id or other name in a record of __consumer_offsets exceeds "
+                "A group id, client id or other name in a __consumer_offsets record exceeds "
                 "32767 bytes. Use a shorter name.",
             ) from error
         return self._append(records, changes, now_ms, transaction)
@@ -202,7 +205,7 @@ class Shard:
         )
 
     def delete(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
-        """Append tombstones in batches that are as large as possible. Return the last write."""
+        """Append tombstones in the largest possible batches. Return the write of the last batch."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES
         write = NOTHING_WRITTEN
@@ -236,7 +239,10 @@ class Shard:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Apply a record, which is replicated when the high watermark reaches `required_offset`."""
+        """Apply a record.
+
+        The record is replicated when the high watermark reaches `required_offset`.
+        """
         topic_partition = _topic_partition(key)
         if value is not None and producer_id != NO_PRODUCER_ID:
             pending = PendingOffset(value=value, record_offset=record_offset)
@@ -257,7 +263,7 @@ class Shard:
     ) -> None:
         """Apply a record of a consumer group. Create the group if it does not exist.
 
-        A new group replaces a simple group, which exists only because it has committed offsets.
+        A new consumer group replaces a simple group, which consists only of committed offsets.
         """
         group = self.consumer_group(key.group)
         if group is None:
@@ -297,7 +303,7 @@ class Shard:
         return keys
 
     def remove_obsolete_offsets(self, *keys: OffsetCommitKey) -> None:
-        """Remove values of these offsets that have been replaced by later, replicated values."""
+        """For each key, remove the values that a later, replicated value has replaced."""
         for key in keys:
             self.offsets.remove_obsolete(key.group, _topic_partition(key), self.high_watermark)
 

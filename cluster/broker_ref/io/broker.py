@@ -100,7 +100,7 @@ class BrokerSecurity:
 def broker_security(
     config: BrokerConfig, listeners: Listeners, controller: tuple[str, int]
 ) -> BrokerSecurity:
-    """Validate the settings of the listeners and read their keys. Raises: BrokerStartError."""
+    """Validate the settings of the listeners and load their TLS keys. Raises: BrokerStartError."""
     configs = config.security
     try:
         settings = {
@@ -129,7 +129,7 @@ def broker_security(
 def _connections(
     config: BrokerConfig, listener: ListenerSettings, mechanism_config: str
 ) -> NodeConnections:
-    """Return the settings for connections to this listener on other nodes.
+    """Return the settings for connections from this node to `listener` on other nodes.
 
     Raises: InvalidBrokerConfigError, TlsSettingsError.
     """

@@ -33,7 +33,7 @@ class CertificateAuthority:
 
     If the key does not exist, a new CA is created, and clients must trust the new `ca.pem`.
 
-    Raises: ValueError if the files are corrupt, OSError.
+    Raises: ValueError if the files are corrupt, OSError if they cannot be read or written.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -15,7 +15,7 @@ _AHEAD_MAX_SECONDS = 1.0
 
 
 class SystemClock:
-    """A clock that starts with the wall clock and advances with the monotonic clock."""
+    """A clock that starts at the wall-clock time and advances with the monotonic clock."""
 
     def __init__(
         self,

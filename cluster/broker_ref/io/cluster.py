@@ -379,7 +379,10 @@ class Cluster:
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return `configs` with replication factors of internal topics for this number of brokers."""
+    """Return `configs` with default replication settings for internal topics.
+
+    The defaults depend on the number of brokers.
+    """
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),
@@ -395,7 +398,8 @@ def listener_configs(
     """Return the configs of one broker of a cluster.
 
     The brokers of a cluster use consecutive ports for each listener, starting at the port in
-    `listeners`. If `ports` is not None, it replaces these ports. Raises: BrokerStartError.
+    `listeners`. If `ports` is not None, the listeners of the broker use these ports instead.
+    Raises: BrokerStartError.
     """
     changed = dict(configs)
     try:

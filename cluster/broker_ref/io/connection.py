@@ -7,11 +7,11 @@ regardless of its declared length. The node handles one request per connection a
 client stops reading its responses, the node stops handling its requests.
 
 A large request is received in pieces that are joined at the end. Joining the pieces requires one
-copy, but this method is four times as fast as growing a single buffer.
+copy, but is four times as fast as growing a single buffer.
 
-With TLS, asyncio calls `connection_made` after the handshake. A TLS transport does not count the
-bytes that wait in the buffer of the socket's transport. Responses are therefore passed to the TLS
-transport in pieces, and only while it accepts data.
+With TLS, asyncio calls `connection_made` after the handshake. The buffer size that a TLS transport
+reports does not include the bytes in the write buffer of the underlying socket transport. Responses
+are therefore passed to the TLS transport in pieces, and only while it accepts data.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         self.login_began_seconds = None if bytes_max is None else self._time()
 
     def respond(self, frame: bytes | None, *, closes: bool = False) -> None:
-        """Send the response to the current request, unless `frame` is None (no response)."""
+        """Send the response to the current request. If `frame` is None, send no response."""
         self.is_in_progress = False
         if frame is not None and not self.is_closing:
             self._send(frame)
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def update_sending_progress(self, now_seconds: float) -> None:
-        """Check whether the client has read responses since the last call. Called periodically."""
+        """Record whether the client has read responses since the previous periodic call."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes < self._unsent_bytes_seen:
             self.last_progress_seconds = now_seconds
@@ -216,7 +216,10 @@ class Connection(asyncio.BufferedProtocol):
     # Internal.
 
     def _frame_bytes(self) -> int | None:
-        """Return the size of the first frame, including its length field, or None if unknown."""
+        """Return the size of the first frame, including its length field.
+
+        Return None if the length field is incomplete.
+        """
         front = self._full_pieces[0] if self._full_pieces else self._buffer
         if not self._full_pieces and self._filled_bytes < FRAME_LENGTH_BYTES:
             return None
@@ -228,9 +231,9 @@ class Connection(asyncio.BufferedProtocol):
             config = "sasl.server.max.receive.size"
         if not 0 <= request_bytes <= limit:
             raise RequestRefusedError(
-                f"the client sent a request length of {request_bytes} bytes, but the limit is "
-                f"{limit} bytes ({config}). The client may not be a Kafka client, or may use TLS "
-                "on a plaintext listener"
+                f"the request length is {request_bytes} bytes, but the limit is {limit} bytes "
+                f"({config}). Check that the client is a Kafka client and does not use TLS on a "
+                "plaintext listener"
             )
         return FRAME_LENGTH_BYTES + request_bytes
 

@@ -54,17 +54,17 @@ def controller_security(
     is_guarded = config.authorizer_class_name or has_secured_listener(config.security)
     if is_guarded and endpoint.protocol is SecurityProtocol.PLAINTEXT:
         logger.warning(
-            "The listener %s of the controller is not secured. Any client that can connect to it "
-            "can control the cluster. Assign a secure protocol to the first listener of "
-            "controller.listener.names in listener.security.protocol.map, or make sure that only "
+            "Controller listener %s is not secured. Any client that can connect to the listener "
+            "can control the cluster. In listener.security.protocol.map, assign a secure protocol "
+            "to the first listener in controller.listener.names. Otherwise, make sure that only "
             "brokers can connect to the listener.",
             endpoint,
         )
     mechanisms = {} if found.sasl is None else found.sasl.mechanisms
     if any(mechanism.tokens is not None for mechanism in mechanisms.values()):
         raise BrokerStartError(
-            f"The listener {endpoint.listener} of the controller does not support signed tokens. "
-            "Set sasl.enabled.mechanisms for this listener to other mechanisms."
+            f"Controller listener {endpoint.listener} does not support signed tokens. Set "
+            "sasl.enabled.mechanisms for this listener to other mechanisms."
         )
     return found, tls
 

@@ -4,8 +4,8 @@
     clients/    client settings for users to copy
 
 All files are readable only by their owner. Invariant: the CA and the passwords stay the same after
-a restart. The brokers' certificate is renewed if their host names have changed or if it expires
-soon.
+a restart. The brokers' certificate is renewed if the host names of the brokers have changed or if
+the certificate expires soon.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class DevelopmentSecurity:
     """The files and secrets of a secured cluster, which are created if they are missing.
 
     `data` is the data directory of the cluster. `is_new` is False if the directory already contains
-    a cluster. That cluster must have been created with security. `hosts` are the names in the
-    certificates, in addition to those of the loopback interface.
+    a cluster. An existing cluster must have been created with security. The brokers' certificate
+    contains the names in `hosts` and the names of the loopback interface.
 
     Raises: BrokerStartError if `cryptography` is not installed, the files are corrupt or the
-    existing cluster is not secured; OSError.
+    existing cluster is not secured. Raises: OSError if a file cannot be read or written.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class DevelopmentSecurity:
             raise BrokerStartError(f"Cannot read the passwords in {path}: {error!r}") from error
         if not is_new:
             raise BrokerStartError(
-                f"The cluster in {self._data} was created without security, so it does not have "
+                f"The cluster in {self._data} was created without security and does not contain "
                 "the users of a secured cluster. Use another data directory."
             )
         passwords = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in USERS}

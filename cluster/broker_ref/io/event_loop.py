@@ -40,7 +40,7 @@ class EventLoopThread:
     def close(self) -> None:
         """Stop the loop and cancel its tasks. Do nothing if the loop is closed.
 
-        Connections that are being accepted are closed if their protocols abort them.
+        A connection that is still being accepted is closed if its protocol aborts it.
         """
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._closed.set)

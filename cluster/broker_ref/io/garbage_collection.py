@@ -3,9 +3,9 @@
 A full collection visits all objects of the process. With thousands of partitions, it blocks the
 event loop for hundreds of milliseconds. Most of these objects live as long as their partition, and
 reference counting frees them. Therefore, objects that survive a full collection are frozen, and
-later collections do not visit them. A full collection can free cycles of frozen objects only after
-they are unfrozen. All objects are therefore unfrozen before a full collection if the number of
-frozen objects has doubled since they were last unfrozen.
+later collections do not visit them. A full collection cannot free reference cycles of frozen
+objects. If the number of frozen objects has doubled since they were last unfrozen, all objects are
+therefore unfrozen before the next full collection.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class JwksRefresher:
                 failure = error
             backoff_ms = min(backoff_ms, self._settings.retry_backoff_max_ms - waited_ms)
             if backoff_ms <= 0:
-                logger.warning("%s. The broker keeps the previous keys", failure)
+                logger.warning("%s. The broker continues to use the previous keys", failure)
                 return
             await asyncio.sleep(backoff_ms / 1000)
             waited_ms += backoff_ms

@@ -28,7 +28,7 @@ class RequestMemory:
 
     @property
     def blocking(self) -> ConnectionId | None:
-        """Return the connection with the oldest request, or None if no request awaits memory."""
+        """Return the connection with the oldest request, or None if no request waits for memory."""
         return next(iter(self._held_bytes)) if self._requested_bytes else None
 
     def is_waiting(self, connection_id: ConnectionId) -> bool:

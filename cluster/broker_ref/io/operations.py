@@ -122,7 +122,7 @@ def partition_info(bootstrap_servers: str, topic: str, partition: int) -> Partit
             )
     _check(response.topics[0].error_code, what)
     raise OperationError(
-        f"{what}: the partition count of the topic is {len(response.topics[0].partitions)}"
+        f"{what}: the topic has only {len(response.topics[0].partitions)} partition(s)"
     )
 
 

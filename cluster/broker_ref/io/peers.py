@@ -70,7 +70,10 @@ class Peers:
         self._is_closed = False
 
     def apply(self, effect: PeerEffect) -> None:
-        """Carry out an effect. Its events are delivered in later iterations of the event loop."""
+        """Carry out an effect.
+
+        The resulting events are delivered in later iterations of the event loop.
+        """
         if self._is_closed:
             return
         match effect:

@@ -1,7 +1,7 @@
 """The common parts of running brokers and controllers: storage, node, clock and server.
 
-Invariants: after a failed start, no files or sockets remain open. `ended` completes once, and the
-node is not called afterwards.
+Invariants: after a failed start, no files or sockets remain open. The future `ended` of a node
+completes once, and the node is not called afterwards.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def starting(
 
     If the start fails, the sockets are closed and the directory is unlocked. The sockets are bound
     before the logs are recovered, so the start fails immediately if a port is in use. Errors in the
-    block are raised as BrokerStartError.
+    `with` block are raised as BrokerStartError.
     """
     try:
         with ExitStack() as opened:
@@ -66,8 +66,8 @@ def starting(
 class RunningNode:
     """A node that runs within one event loop.
 
-    `ended` completes when the node has stopped. If the node could not continue, the exception of
-    `ended` is a BrokerStartError.
+    The future `ended` completes when the node has stopped. If the node could not continue, the
+    future raises BrokerStartError.
     """
 
     def __init__(

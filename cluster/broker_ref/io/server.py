@@ -166,7 +166,10 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
-        """Run the node's due work after one of its methods has been called directly."""
+        """Run the work of the node that is due.
+
+        Call this method after a method of the node has been called directly.
+        """
         if self._is_stopping:
             return
         self._time_passed()
@@ -390,7 +393,10 @@ class Server:
             self._arm_deadline()
 
     def _time_passed(self) -> bool:
-        """Pass the time to the node. Return False if the node failed and a retry is scheduled."""
+        """Send `TimePassed` to the node.
+
+        Return False if the node failed and a retry is scheduled.
+        """
         try:
             effects = self._node.handle(TimePassed(), self._now_ms())
         except Exception:
@@ -463,10 +469,10 @@ class Server:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
     def _bound_unsent_bytes(self, added_bytes: int) -> None:
-        """While the limit is exceeded, drop the clients that have been stalled the longest.
+        """Limit the total size of unread responses.
 
-        The bytes are counted only if the limit may be exceeded, because counting them requires a
-        visit to all connections.
+        If the limit is exceeded, drop the clients that have been stalled the longest. The bytes are
+        counted only if the limit may be exceeded, because counting visits all connections.
         """
         self._unsent_bytes_max += added_bytes
         if self._unsent_bytes_max <= self._limits.unsent_bytes_max:

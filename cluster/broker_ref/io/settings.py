@@ -77,9 +77,10 @@ class BrokerSettings:
 class ControllerSettings:
     """The settings of the controller.
 
-    `configs` contains Kafka's broker configs. Port 0 selects a free port. `features` (the finalized
-    feature versions that differ from the defaults) and `scram_credentials` (of the first users)
-    apply only to a new cluster. If `data` already contains a cluster, they are ignored.
+    `configs` contains Kafka's broker configs. Port 0 selects a free port. `features` contains the
+    finalized feature versions that differ from the defaults. `scram_credentials` contains the
+    credentials of the first users. If `data` already contains a cluster, `features` and
+    `scram_credentials` are ignored.
     """
 
     data: Path
@@ -94,8 +95,8 @@ def check_host(host: str, advertised_host: str | None) -> None:
     """Reject an advertised host to which clients cannot connect. Raises: BrokerStartError."""
     if advertised_host is None and host in ANY_ADDRESS:
         raise BrokerStartError(
-            f"Host '{host}' means all interfaces and cannot be advertised to clients. Also set the "
-            "advertised host (--advertised-host NAME)."
+            f"Host '{host}' represents all interfaces and cannot be advertised to clients. Also "
+            "set the advertised host (--advertised-host NAME)."
         )
 
 

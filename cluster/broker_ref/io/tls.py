@@ -77,7 +77,7 @@ def _load(context: ssl.SSLContext, settings: TlsSettings, listener: str) -> None
 
 
 def load_trust_store(context: ssl.SSLContext, store: Store) -> None:
-    """Trust every certificate in the store, including those whose issuer is not in it, as in Java.
+    """Trust every certificate in the store, even if its issuer is not in the store, as Java does.
 
     Raises: OSError, ValueError.
     """
@@ -102,8 +102,8 @@ class _Handshake:
     """A TLS context for one connection. It stores the alert of a failed handshake.
 
     asyncio closes the connection when a handshake fails, without sending the alert that
-    contains the reason. If `has_begun` is True, an asyncio transport owns `client` and closes the
-    socket. If `is_complete` is True, the protocol of the connection owns this transport.
+    contains the reason. If `has_begun` is True, an asyncio transport owns the socket `client` and
+    closes it. If `is_complete` is True, the protocol of the connection owns this transport.
     """
 
     def __init__(self, context: ssl.SSLContext, client: socket.socket) -> None:
@@ -169,7 +169,7 @@ class TlsAcceptor:
             self._listener.close()
 
     def stop(self) -> None:
-        """Refuse new clients and abort the handshakes that are in progress."""
+        """Stop accepting clients, and abort the handshakes that are in progress."""
         self.stop_accepting()
         for task, handshake in self._handshakes.items():
             if not handshake.is_complete:

@@ -39,9 +39,10 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file, by partition. Return none if the file is missing.
+    """Return the offsets in a checkpoint file, keyed by partition.
 
-    Raises: CorruptLogError with the name of the file.
+    The result is empty if the file does not exist. Raises: CorruptLogError with the name of the
+    file.
     """
     offsets: dict[TopicPartition, int] = {}
     for line_number, (topic, partition, offset) in _read(storage, path, columns=3):
@@ -55,7 +56,10 @@ def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, 
 
 
 def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) entries in file order, or none if the file is missing."""
+    """Return the (leader epoch, start offset) entries of a checkpoint file in file order.
+
+    The result is empty if the file does not exist.
+    """
     return [
         (_number(path, line_number, epoch), _number(path, line_number, offset))
         for line_number, (epoch, offset) in _read(storage, path, columns=2)
@@ -81,7 +85,7 @@ def read_clean_shutdown_epoch(storage: Storage) -> int:
 
 
 def write_clean_shutdown(storage: Storage, broker_epoch: int) -> None:
-    """Record durably that the broker with this epoch shuts down cleanly (KIP-966)."""
+    """Durably record the clean shutdown of the broker with this broker epoch (KIP-966)."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     storage.write_atomically(CLEAN_SHUTDOWN_FILE, content.encode())
 
@@ -96,11 +100,14 @@ def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[
     lines = storage.read(path).decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise CorruptLogError(
-            path, 0, f"it does not start with version {_VERSION} and the number of entries"
+            path, 0, f"the file does not start with version {_VERSION} and an entry count"
         )
     if len(lines) - 2 != _number(path, 1, lines[1]):
         raise CorruptLogError(
-            path, 0, f"it contains {len(lines) - 2} entries, but its second line is {lines[1]}"
+            path,
+            0,
+            f"the file contains {len(lines) - 2} entries, but the entry count in the second line "
+            f"is {lines[1]}",
         )
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=2)]
     for number, row in rows:

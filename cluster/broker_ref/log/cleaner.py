@@ -62,12 +62,13 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact a log for about `budget_bytes` of work. Return whether more work may remain.
+        """Perform about `budget_bytes` of compaction work. Return whether more work may remain.
 
-        A call completes the compaction of at most one log, because this writes a checkpoint file.
-        `stable_offsets` contains the last stable offsets of logs. Only these logs are compacted.
-        Raises no exceptions. A log that is corrupt or triggers a bug is skipped until the broker
-        restarts. A log whose storage fails is skipped until the next call.
+        A call completes the compaction of at most one log, because each completed compaction writes
+        a checkpoint file. `stable_offsets` contains the last stable offsets of logs. Only these
+        logs are compacted. This method never raises an exception. A log that is corrupt or triggers
+        a bug is skipped until the broker restarts. A log whose storage fails is skipped until the
+        next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -102,8 +103,8 @@ class LogCleaner:
                 run.steps.close()
             except StorageError as error:
                 logger.warning(
-                    "A file from an aborted compaction could not be removed, and will be removed "
-                    "at the next startup of the broker: %s",
+                    "Failed to remove a file from an aborted compaction. The broker will remove "
+                    "the file at the next startup: %s",
                     error,
                 )
 
@@ -161,8 +162,8 @@ class LogCleaner:
             self._save()
         except StorageError as error:
             logger.warning(
-                "The offset of a completed compaction was not written to the checkpoint file, so "
-                "the compaction may be repeated: %s",
+                "Failed to write the offset of a completed compaction to the checkpoint file. The "
+                "compaction may be repeated: %s",
                 error,
             )
             return False

@@ -49,10 +49,11 @@ _REPLACE_WORK_BYTES = 128 * 1024
 def clean_log(
     log_to_clean: LogToClean, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
-    """Compact a log. Yield the work of each step in bytes, and return the clean offset.
+    """Compact a log. Yield the cost of each step in bytes.
 
-    If the generator is closed, groups that have already been replaced remain compacted, and the
-    rest of the log is unchanged. Raises: LogError, StorageError.
+    Return the offset up to which the log is compacted. If the generator is closed, groups that have
+    already been replaced remain compacted, and the rest of the log is unchanged. Raises: LogError,
+    StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
     end_offset = yield from _fill_map(log_to_clean, offsets)
@@ -69,7 +70,10 @@ def clean_log(
 
 
 def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
-    """Store the last offset of each key in the dirty part. Return the end of the mapped part."""
+    """Store the last offset of each key in the dirty part of the log.
+
+    Return the end offset of the part whose keys are in the map.
+    """
     start_offset, end_offset = (
         log_to_clean.first_dirty_offset,
         log_to_clean.first_uncleanable_offset,
@@ -159,7 +163,10 @@ class _LastBatches:
 
 @dataclass(slots=True, kw_only=True)
 class _Cleaner:
-    """The second step of a compaction. The map is filled up to `end_offset`."""
+    """The second step of a compaction, which copies the retained records.
+
+    The map `offsets` contains the keys of the dirty records below `end_offset`.
+    """
 
     log: PartitionLog
     offsets: OffsetMap

@@ -67,17 +67,17 @@ def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
     if record is None:
         return None
     if record.key is None or len(record.key) < _KEY.size:
-        raise _invalid(record, "its key does not contain a version and a type")
+        raise _invalid(record, "the key does not contain a version and a type")
     version, type_id = _KEY.unpack_from(record.key)
     if version < 0:
-        raise _invalid(record, f"its key has unknown version {version}")
+        raise _invalid(record, f"the key has unknown version {version}")
     if type_id not in (Marker.ABORT.value, Marker.COMMIT.value):
         return None
     if record.value is None or len(record.value) < _VALUE.size:
-        raise _invalid(record, "its value does not contain a version and a coordinator epoch")
+        raise _invalid(record, "the value does not contain a version and a coordinator epoch")
     version, coordinator_epoch = _VALUE.unpack_from(record.value)
     if version < 0:
-        raise _invalid(record, f"its value has unknown version {version}")
+        raise _invalid(record, f"the value has unknown version {version}")
     return EndTransactionMarker(marker=Marker(type_id), coordinator_epoch=coordinator_epoch)
 
 

@@ -132,7 +132,10 @@ def pack(
     max_timestamp: int,
     record_count: int,
 ) -> bytes:
-    """Return a batch with an encoded section of records and the other fields of `header`."""
+    """Return a batch with the encoded records in `section`.
+
+    The other header fields are copied from `header`.
+    """
     packed = bytearray(HEADER_BYTES) + section
     HEADER.pack_into(
         packed, 0, header.base_offset, len(packed) - LOG_OVERHEAD_BYTES,

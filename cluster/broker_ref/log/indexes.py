@@ -94,11 +94,11 @@ class OffsetIndex:
         return self._entries.entries >= self._entries.entries_max
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add an entry for the batch at `position`, which ends with `last_offset`."""
+        """Add an entry for the batch at `position`, whose last offset is `last_offset`."""
         self._entries.append(last_offset - self._base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return (last offset, position) of the last entry at or before `offset`, or None."""
+        """Return the last entry at or before `offset` as (last offset, position), or None."""
         found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
         return None if found is None else (self._base_offset + found[0], found[1])
 
@@ -151,7 +151,7 @@ class TimeIndex:
             self._last = (timestamp, offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Return an offset up to which no record has a timestamp larger than `timestamp`."""
+        """Return an offset in the batch at which a search for this timestamp must start."""
         found = self._entries.floor(timestamp)
         return self._base_offset + found[1] if found else self._base_offset
 

@@ -10,7 +10,7 @@ from broker_ref.log.storage import File, Storage
 
 
 class LazyFile:
-    """A `File` that does not exist until `create`, the first append or the first flush."""
+    """A `File` that is created by `create`, the first append or the first flush."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.path = path

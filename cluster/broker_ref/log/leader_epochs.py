@@ -32,7 +32,7 @@ class LeaderEpochFileCache:
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
             ):
                 raise CorruptLogError(
-                    self._path, 0, f"leader epoch {epoch} contradicts the previous entry"
+                    self._path, 0, f"leader epoch {epoch} is inconsistent with the previous entry"
                 )
             self._entries.append((epoch, start_offset))
 

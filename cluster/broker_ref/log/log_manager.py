@@ -161,8 +161,8 @@ class LogManager:
         """Close the log of a partition and rename it, so that `remove_deleted` removes its files.
 
         After a crash, the log is either complete or deleted. `topic_id` distinguishes logs with
-        the same name. Raises: StorageError if the log could not be renamed. Its checkpoints are
-        removed even in this case.
+        the same name. Raises: StorageError if the log could not be renamed. Even in this case, the
+        checkpoints of the log are removed.
         """
         self._deleted.append(self._move(topic, partition, topic_id, _DELETE_SUFFIX))
 
@@ -178,8 +178,8 @@ class LogManager:
                 self._storage.remove(name)
             except StorageError as error:
                 logger.warning(
-                    "The files of a deleted log could not be removed, and will be removed at the "
-                    "next startup of the broker: %s",
+                    "Failed to remove the files of a deleted log. The broker will remove the files "
+                    "at the next startup: %s",
                     error,
                 )
         return bool(self._deleted)
@@ -205,7 +205,7 @@ class LogManager:
     ) -> bool:
         """Compact one of the open logs. Return whether more work may remain.
 
-        See `LogCleaner.run`. Raises no exceptions.
+        This method never raises an exception (see `LogCleaner.run`).
         """
         return self._cleaner.run(now_ms, stable_offsets, budget_bytes=budget_bytes)
 
@@ -214,7 +214,7 @@ class LogManager:
         return self._cleaner.is_compacting(log)
 
     def set_dedupe_buffer_bytes(self, dedupe_buffer_bytes: int) -> None:
-        """Limit the memory for the keys of the next log that is compacted."""
+        """Set the memory limit of the key map, starting with the next compaction."""
         self._cleaner.dedupe_buffer_bytes = dedupe_buffer_bytes
 
     def _move(self, topic: str, partition: int, topic_id: str, suffix: str) -> str:
@@ -247,7 +247,7 @@ class LogManager:
         self.write_checkpoints()
 
     def update_checkpoint(self, topic: str, partition: int, high_watermark: int | None) -> None:
-        """Update the offsets of a log that the next `write_checkpoints` writes.
+        """Update the offsets that the next call to `write_checkpoints` writes for a log.
 
         If `high_watermark` is None, the checkpointed high watermark does not change.
         """

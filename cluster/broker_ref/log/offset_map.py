@@ -12,7 +12,7 @@ _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """Maps keys to offsets in at most about `bytes_max` bytes of memory."""
+    """Maps keys to offsets. The memory use is limited to about `bytes_max` bytes."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max

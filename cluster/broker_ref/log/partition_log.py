@@ -456,9 +456,10 @@ class PartitionLog:
             )
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the position of the batch that contains `offset`, or of the end of the log.
+        """Return the position of the batch that contains `offset`.
 
-        Only batch headers are read, not records. Raises: the same errors as `read`.
+        If `offset` is the log end offset, return the position of the end of the log. Only batch
+        headers are read, not records. Raises: the same errors as `read`.
         """
         self._require_in_range(offset)
         if offset == self.log_end_offset:
@@ -516,7 +517,7 @@ class PartitionLog:
         if not 0 <= offset <= self.log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Cannot delete records of {self.directory} up to offset {offset}. The log start "
+                f"Cannot delete records from {self.directory} up to offset {offset}. The log start "
                 f"offset is {self.log_start_offset}, and the log end offset is "
                 f"{self.log_end_offset}.",
             )
@@ -574,8 +575,8 @@ class PartitionLog:
     def new_cleaned_segment(self, old: Sequence[LogSegment]) -> LogSegment:
         """Create an empty segment for the retained records of consecutive segments.
 
-        The new segment is not yet part of the log. It is as old as the newest of the segments, so
-        that retention does not delete records too early. Raises: StorageError.
+        The new segment is not yet part of the log. Its creation time is that of the newest segment
+        in `old`, so that retention does not delete records too early. Raises: StorageError.
         """
         base_offset = old[0].base_offset
         for name in cleaned_names(base_offset):

@@ -72,7 +72,7 @@ class ProducerLog:
         )
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Return whether the guard still allows the producer to start a transaction."""
+        """Return whether `guard` still allows the producer to start a transaction (KIP-890)."""
         return self._guards.allows(producer_id, guard)
 
     def check(
@@ -99,7 +99,8 @@ class ProducerLog:
             raise LogError(
                 ErrorCode.invalid_txn_state,
                 f"Producer {producer_id} (epoch {header.producer_epoch}) sent a transactional "
-                "batch, but the transaction coordinator has not verified an open transaction.",
+                "batch, but the transaction coordinator has not verified that the producer has an "
+                "open transaction.",
             )
         if origin is AppendOrigin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
@@ -203,17 +204,17 @@ class ProducerLog:
         log_start_offset: int,
         high_watermark: int,
     ) -> ProducerStateManager:
-        """Return a state that contains the markers at or above the high watermark.
+        """Return a producer state that contains the markers at or above the high watermark.
 
-        As in Kafka, the state contains no markers if the batches before the snapshot are corrupt,
-        so that a log with a valid snapshot can be opened.
+        As in Kafka, the state contains no markers if the batches before the snapshot are corrupt. A
+        log with a valid snapshot can therefore be opened.
         """
         try:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
             logger.warning(
-                "Transaction markers above the high watermark cannot be read, and are treated as "
-                "replicated: %s",
+                "Cannot read the transaction markers above the high watermark. The markers are "
+                "treated as replicated: %s",
                 error,
             )
             return ProducerStateManager()
@@ -221,7 +222,10 @@ class ProducerLog:
         return state
 
     def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerStateManager, int | None]:
-        """Return the state of the latest snapshot at or below `end_offset`, and its offset."""
+        """Return the state in the latest snapshot at or below `end_offset`.
+
+        Also return the offset of the snapshot. Without a snapshot, return an empty state and None.
+        """
         state = ProducerStateManager()
         latest = self.snapshots.latest(end_offset)
         if latest is None:
@@ -237,7 +241,11 @@ class ProducerLog:
         log_start_offset: int,
         indexed_to: int | None,
     ) -> ProducerStateManager:
-        """Return the state after all batches, and add aborted transactions to the indexes."""
+        """Apply all batches after the snapshot, and return the resulting state.
+
+        If `indexed_to` is set, aborted transactions are added to the transaction indexes of the
+        segments at or above this base offset.
+        """
         state, snapshot_offset = loaded
         offset = log_start_offset if snapshot_offset is None else snapshot_offset
         for index, segment in enumerate(segments):

@@ -154,14 +154,14 @@ class ProducerStateManager:
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"Producer {producer_id} uses epoch {epoch}, but its current epoch is "
-                f"{entry.epoch}. Another producer instance has fenced this one.",
+                f"{entry.epoch}. Another instance has fenced this producer.",
             )
 
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
         """Check a batch on the leader.
 
         The caller must have checked that the batch is not a duplicate. The caller must also have
-        verified its transaction if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
+        verified the transaction, if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
         LogError(OUT_OF_ORDER_SEQUENCE_NUMBER), LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
@@ -174,8 +174,8 @@ class ProducerStateManager:
             raise LogError(
                 ErrorCode.invalid_txn_state,
                 f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent a "
-                "non-transactional batch, but it has had an open transaction since offset "
-                f"{entry.current_txn_first_offset}.",
+                "non-transactional batch, but the producer has an open transaction that starts at "
+                f"offset {entry.current_txn_first_offset}.",
             )
 
     def check_marker(
@@ -203,13 +203,14 @@ class ProducerStateManager:
             # If no transaction is open, the marker is a retry of a marker that has been written.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
-                f"A marker for producer {producer_id} has epoch {producer_epoch}, but the producer "
-                "has already started another transaction with this epoch. The marker is outdated.",
+                f"A transaction marker for producer {producer_id} has epoch {producer_epoch}, but "
+                "the producer has already started another transaction with this epoch. The marker "
+                "is outdated.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"A marker for producer {producer_id} has coordinator epoch "
+                f"A transaction marker for producer {producer_id} has coordinator epoch "
                 f"{marker.coordinator_epoch}, but the current coordinator epoch is "
                 f"{entry.coordinator_epoch}. Another broker has become the transaction "
                 "coordinator.",
@@ -293,7 +294,7 @@ class ProducerStateManager:
             }
 
     def copy_completed(self, known: ProducerStateManager, *, end_offset: int) -> None:
-        """Copy the completed transactions of `known` whose markers are below `end_offset`.
+        """Copy the completed transactions from `known` if their markers are below `end_offset`.
 
         Snapshots do not contain completed transactions.
         """

@@ -40,8 +40,8 @@ def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> b
     if len(result) > config.max_message_bytes:
         raise LogError(
             ErrorCode.message_too_large,
-            f"A record batch of {header.size_bytes} bytes is {len(result)} bytes long with "
-            f"compression.type={config.compression_type}, which exceeds "
-            f"max.message.bytes={config.max_message_bytes}.",
+            f"A record batch of {header.size_bytes} bytes was recompressed with "
+            f"compression.type={config.compression_type}. The new size of {len(result)} bytes "
+            f"exceeds max.message.bytes={config.max_message_bytes}.",
         )
     return result

@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView:
-    """The fields of a record that compaction needs, and its remaining bytes.
+    """The fields that compaction needs from a record, and the remaining bytes of the record.
 
     `attributes` is the first byte of the record. `tail` contains all bytes after the timestamp
     delta.
@@ -70,10 +70,11 @@ class RecordView:
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
-    """Yield the bodies of exactly `count` records, without their lengths, from decompressed pieces.
+    """Split the decompressed pieces into exactly `count` records, and yield the record bodies.
 
-    Raises, while iterating: LogError(INVALID_RECORD) if there are too few or too many bytes, or if
-    `count` exceeds `RECORDS_MAX`.
+    A body does not include the length of the record. Raises during iteration:
+    LogError(INVALID_RECORD) if there are too few or too many bytes, or if `count` exceeds
+    `RECORDS_MAX`.
     """
     if count > RECORDS_MAX:
         raise _invalid(f"the record count is {count}, but the limit is {RECORDS_MAX}")
@@ -120,7 +121,7 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
 
 
 def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
-    """Decode the fields of a record that compaction needs. Raises: LogError(INVALID_RECORD)."""
+    """Decode the record fields that compaction needs. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)
     timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")

@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """Loads one log. The offset fields come from checkpoints; without a checkpoint, they are 0."""
+    """Loads one log. The offset fields contain checkpointed offsets, or 0 without a checkpoint."""
 
     storage: Storage
     directory: str

@@ -54,7 +54,10 @@ def count_expired(
 
 
 def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
-    """Return a condition that is True for the oldest segments up to `excess_bytes` in total."""
+    """Return a condition that accepts segments while their total size is at most `excess_bytes`.
+
+    Call the condition once for each segment, oldest first.
+    """
 
     def exceeds(segment: LogSegment, _: int) -> bool:
         nonlocal excess_bytes

@@ -76,7 +76,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 def has_records(storage: Storage, directory: str) -> bool:
     """Return whether `directory` contains a non-empty log file.
 
-    Temporary log files are included. Raises: StorageError.
+    Temporary log files are also checked. Raises: StorageError.
     """
     for name in storage.list(directory):
         if LOG_SUFFIX in name:
@@ -103,7 +103,7 @@ class LogSegment:
     ) -> None:
         """Open the files. Create the log file if it does not exist.
 
-        `name_end` is a suffix of the file names.
+        `name_end` is appended to the file names.
         """
         self.base_offset = base_offset
         self.created_ms = now_ms
@@ -190,7 +190,10 @@ class LogSegment:
             file.create()
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction to the transaction index. Its abort marker must be in this segment."""
+        """Add a transaction to the transaction index.
+
+        The abort marker of the transaction must be in this segment.
+        """
         try:
             self.transactions.append(transaction)
         except RetriableStorageError as error:
@@ -199,7 +202,7 @@ class LogSegment:
             ) from error  # The marker was already written, so a retry is not safe.
 
     def _update_indexes(self, position: int, header: BatchHeader) -> None:
-        """Update the largest timestamp, and add index entries for the batch if they are due."""
+        """Update the largest timestamp. Add index entries every `index.interval.bytes` bytes."""
         # A batch whose records were removed by compaction still has a max timestamp.
         if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
             self._max_timestamp = (header.max_timestamp, header.last_offset)
@@ -266,7 +269,8 @@ class LogSegment:
     def delete_replaced(self) -> None:
         """Close and delete the files. The log file is deleted last.
 
-        Between two segments, index files without a log file are treated as corruption.
+        If a crash left index files without a log file between two segments, the next startup would
+        treat the index files as corruption.
         """
         self.close()
         for path in reversed(self._paths):
@@ -377,7 +381,7 @@ class LogSegment:
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and the header of each batch at or after `position`.
 
-        Records are not read. Raises, while iterating: CorruptLogError if a header is invalid.
+        Records are not read. Raises during iteration: CorruptLogError if a header is invalid.
         """
         for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
@@ -502,7 +506,11 @@ class LogSegment:
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record of a batch that has at least this timestamp and this offset."""
+        """Return the first matching record of a batch, or None.
+
+        The timestamp of the record is at least `timestamp_ms`, and its offset is at least
+        `start_offset`.
+        """
         has_one_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         batch = self._log.read(position, header.size_bytes)
         self._whole_batches(batch, position, header.base_offset, header.next_offset)
@@ -563,8 +571,8 @@ class LogSegment:
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        At most the bytes between two index entries are read. The caller must first lower the
-        recovery point, so that the next startup after a crash rebuilds the indexes. Raises:
+        The method reads at most the bytes between two index entries. The caller must first lower
+        the recovery point, so that the next startup after a crash rebuilds the indexes. Raises:
         CorruptLogError before the first change.
         """
         kept = []

@@ -59,7 +59,10 @@ class LogSegments:
         self._segments.append(segment)
 
     def take_oldest(self, count: int) -> list[LogSegment]:
-        """Remove the oldest `count` segments from the list and return them. Their files remain."""
+        """Remove the oldest `count` segments from the list and return them.
+
+        The files of the segments are not deleted.
+        """
         taken, self._segments = self._segments[:count], self._segments[count:]
         return taken
 

@@ -30,7 +30,10 @@ def not_retriable() -> Iterator[None]:
 
 
 class ErrorConversion:
-    """A reusable context manager that calls `convert` with each StorageError; `convert` raises."""
+    """A reusable context manager that converts each StorageError.
+
+    `convert` is called with the StorageError and raises the error that replaces it.
+    """
 
     def __init__(self, convert: Callable[[StorageError], None]) -> None:
         self._convert = convert

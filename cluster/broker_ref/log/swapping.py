@@ -1,4 +1,4 @@
-"""Complete or remove an interrupted compaction (`LogLoader`).
+"""Complete an interrupted compaction, or remove its files (`LogLoader`).
 
 | file name ends with  | meaning                              | action at startup                 |
 | -------------------- | ------------------------------------ | --------------------------------- |
@@ -29,7 +29,7 @@ def cleaned_names(base_offset: int) -> list[str]:
 
 
 def finish_compaction(storage: Storage, directory: str) -> None:
-    """Complete or remove an interrupted compaction. Raises: StorageError."""
+    """Complete an interrupted compaction, or remove its files. Raises: StorageError."""
     names = storage.list(directory)
     swapped = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in names:

@@ -116,13 +116,13 @@ def _check_records(
     if errors:
         raise RecordValidationError(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
-            f"A record batch for {directory} has invalid records (errors: {len(errors)}). First "
-            f"error: {errors[0].message}",
+            f"A record batch for {directory} contains invalid records (errors: {len(errors)}). "
+            f"First error: {errors[0].message}",
             record_errors=tuple(errors),
         )
     if too_new:
         raise LogError(
             ErrorCode.invalid_timestamp,
-            f"The max timestamp {header.max_timestamp} of the batch is later than {newest_ms}, and "
-            "no record of the batch has this timestamp.",
+            f"The batch header contains the max timestamp {header.max_timestamp}, but timestamps "
+            f"must not be later than {newest_ms}. No record in the batch has this max timestamp.",
         )

@@ -60,7 +60,10 @@ class VerificationGuards:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """Return the guard for the append. The append must wait for the verification."""
+        """Return the guard that the producer's append requires.
+
+        The append must wait until the transaction coordinator has verified the transaction.
+        """
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = _Verification(
@@ -96,7 +99,7 @@ class VerificationGuards:
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
             f"Producer {header.producer_id} (epoch {header.producer_epoch}) starts a transaction "
-            f"with sequence {header.base_sequence}, but it must start with {expected}.",
+            f"with sequence {header.base_sequence}. The first sequence must be {expected}.",
         )
 
     def end(self, header: BatchHeader) -> None:

@@ -134,7 +134,7 @@ def _check_is_this_broker(broker: Broker, name: str) -> None:
 
 
 def _altered(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """Return the configs after incremental changes (`prepareIncrementalConfigs`)."""
+    """Return the configs that result from incremental changes (`prepareIncrementalConfigs`)."""
     configs = dict(current)
     for change in changes:
         if change.operation is ConfigOperation.DELETE:
@@ -162,7 +162,7 @@ def _without_handled(
 ) -> Request:
     """Return a request that contains only the forwarded resources.
 
-    The response to the client also contains the handled resources.
+    The response to the client also contains the resources that this broker has handled.
     """
     header, wrap = request.pending.header, request.pending.wrap
     message = dataclasses.replace(request.message, resources=tuple(forwarded))

@@ -2,8 +2,9 @@
 
 Purpose: create the components (registration, metadata, logs, replication, coordinators, handlers)
 and pass each event to the component that handles it. Invariants: each frame leads to exactly one
-effect, immediately or later. `handle` does not raise on any input. Each event is passed with the
-current time. No client is served before the controller has unfenced the broker for the first time.
+effect, immediately or later. `handle` does not raise on any input. Callers pass the current time
+with each event. No client is served before the controller has unfenced the broker for the first
+time.
 """
 
 from __future__ import annotations
@@ -162,9 +163,9 @@ class BrokerNode:
         return self._failure or self._registration.failure
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster and advertise these endpoints, starting with the inter-broker endpoint.
+        """Join the cluster and advertise `endpoints`.
 
-        `handle` continues the startup.
+        The first endpoint is the inter-broker endpoint. `handle` continues the startup.
         """
         self._registration.start(endpoints)
         self._advance()

@@ -63,7 +63,7 @@ JOURNAL_FILE: Final = "cluster-metadata.journal"
 
 def _never(side: ControllerContext, call: Call, request: EnvelopeRequest) -> object:
     del side, call, request
-    raise AssertionError("Envelope requests are unwrapped. They have no handler.")
+    raise AssertionError("The controller unwraps envelope requests, so they have no handler.")
 
 
 ENVELOPE: Final = Api(
@@ -108,7 +108,7 @@ class ControllerNode:
         if cluster_id is not None and not storage.exists(JOURNAL_FILE):
             raise CorruptJournalError(
                 f"{JOURNAL_FILE}, which contains the cluster metadata, is missing from this data "
-                "directory. Restore it from a backup or start with an empty directory."
+                "directory. Restore the file from a backup or start with an empty directory."
             )
         journal = Journal(storage, JOURNAL_FILE)
         if cluster_id is None:

@@ -228,7 +228,7 @@ class Dispatcher:
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
         """Return the response to an ApiVersions request from an unauthenticated client.
 
-        The second value is True if the request is valid. Raises: MalformedRequestError.
+        Also return whether the request is valid. Raises: MalformedRequestError.
         """
         cursor = Cursor(frame)
         header = read_prefix(cursor)
@@ -326,7 +326,10 @@ class Dispatcher:
     def _refuse_version(
         self, connection_id: ConnectionId, api: Api[Any] | None, header: RequestHeader
     ) -> None:
-        """Close the connection, as Kafka does, or respond to an ApiVersions request."""
+        """Reject a request with an unsupported API or version.
+
+        Respond to an ApiVersions request. For other requests, close the connection, as in Kafka.
+        """
         if header.api_key == API_VERSIONS_KEY and api is not None:
             frame = self._unsupported_api_versions(api, header)
             self._effects.append(SendFrame(connection_id=connection_id, frame=frame))

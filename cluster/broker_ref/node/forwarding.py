@@ -70,8 +70,8 @@ class ForwardingManager:
     def forward(self, request: Request) -> None:
         """Forward a request to the controller. The client receives the controller's response.
 
-        If too many bytes are already waiting for the controller, close the connection. The client
-        can then retry.
+        If the total size of the requests that wait for the controller would be too large, close the
+        client's connection. The client can then retry.
         """
         request_bytes = len(request.frame)
         if self._waiting_bytes and self._waiting_bytes + request_bytes > FORWARDED_BYTES_MAX:

@@ -168,7 +168,7 @@ class MetadataFollower:
             self._publish()
 
     def _publish(self) -> None:
-        """Notify the components of the changes in the delta.
+        """Notify the components of the changes in the metadata delta.
 
         If a component raises an exception, the next delta contains these changes again.
         """

@@ -99,9 +99,10 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster and advertise these endpoints, starting with the inter-broker endpoint.
+        """Join the cluster and advertise `endpoints`.
 
-        If `cluster_id` is unknown, the broker first requests it from the controller.
+        The first endpoint is the inter-broker endpoint. If `cluster_id` is unknown, the broker
+        first requests the cluster id from the controller.
         """
         self._endpoints = endpoints
         if self.cluster_id is None:

@@ -73,8 +73,8 @@ class AutoTopicCreationManager:
     def _handle_failure(self, names: frozenset[str], reason: str) -> None:
         self._in_flight -= names
         logger.warning(
-            "Failed to create %d topics, such as %.100r: %s. The broker will retry when a client "
-            "requests the topics.",
+            "Failed to create %d topics (for example, %.100r): %s. The broker will retry when a "
+            "client requests the topics.",
             len(names),
             min(names),
             reason,

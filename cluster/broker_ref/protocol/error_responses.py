@@ -25,12 +25,12 @@ from broker_ref.protocol.writer import write_entities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """The request array that corresponds to each array of the response.
+    """The request arrays that correspond to each array of the response.
 
-    If several names are listed, their elements are concatenated. The name `dirs.topics` represents
-    the concatenated `topics` of all elements of `dirs`. If later versions of the response contain
-    only a top-level error code, `until` is the last version that contains the array. `fields`
-    contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
+    If several request arrays are listed, their elements are concatenated. The name `dirs.topics`
+    represents the concatenated `topics` of all elements of `dirs`. If later versions of the
+    response contain only a top-level error code, `until` is the last version that contains the
+    array. `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -242,8 +242,8 @@ def error_response(
     """Return a response, as a kio entity, that contains `error_code` for the entire request.
 
     `request` is a message or a kio entity. Return None if the client does not expect a response
-    (Produce with acks=0); as in Kafka, the broker can then only close the connection. Raises:
-    KeyError if the table does not contain the API.
+    (Produce with acks=0). As in Kafka, the broker can then only close the connection. Raises:
+    KeyError if the table `MIRRORS` does not contain the API.
     """
     if api_key == _PRODUCE and getattr(request, "acks", None) == 0:
         return None
@@ -298,7 +298,7 @@ class _Failure:
 def _mirrored(
     described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
 ) -> Any:
-    """Return the request's value for a field in the response, or None."""
+    """Return the value to copy from the request to a response field, or None."""
     names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
     if names is None or source is None:
         return None

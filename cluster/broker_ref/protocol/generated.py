@@ -1,7 +1,8 @@
 """Functions whose source code is generated, like the methods of dataclasses.
 
-A function for one message class and one version is several times faster if its source code contains
-the fields as straight-line code. `reader` and `writer` generate one function for each struct.
+A function for one message class and one version is several times faster if its source code is a
+sequence of statements for the fields, without a loop over the fields. `reader` and `writer`
+generate one function for each struct.
 """
 
 from __future__ import annotations

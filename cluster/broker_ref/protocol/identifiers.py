@@ -1,8 +1,8 @@
 """Topic ids: 128-bit ids that are generated and printed as in Kafka.
 
-No other module of the core imports `uuid`. This module uses only the type; callers pass random
-bytes. Invariant: `random_uuid` never returns an id that Kafka reserves, or an id that a
-command-line tool would parse as an option. Source: `org.apache.kafka.common.Uuid`.
+No other module of the core imports `uuid`. This module uses only the type `UUID`, and callers
+provide the random bytes. Invariant: `random_uuid` never returns an id that Kafka reserves, or an id
+that a command-line tool would parse as an option. Source: `org.apache.kafka.common.Uuid`.
 """
 
 from __future__ import annotations

@@ -101,22 +101,22 @@ class Cursor:
         if length < -1 or length > left:
             raise MalformedRequestError(
                 f"{what} at position {self.position} declares {length} elements, but the "
-                f"request can contain at most {left} more"
+                f"request can contain at most {left} more elements"
             )
         if length > 0:
             self.elements_left -= length
         return int(length)
 
     def tagged_fields_length(self) -> int:
-        """Decode the number of tagged fields. They count as array elements.
+        """Decode the number of tagged fields. Tagged fields count as array elements.
 
         Raises: MalformedRequestError.
         """
         length = self.unsigned_varint("the number of tagged fields")
         if length > self.elements_left:
             raise MalformedRequestError(
-                f"the request declares {length} tagged fields at position {self.position}, but it "
-                f"can contain at most {self.elements_left} more"
+                f"the request declares {length} tagged fields at position {self.position}, but at "
+                f"most {self.elements_left} more fields are allowed"
             )
         self.elements_left -= length
         return length
@@ -142,7 +142,10 @@ def skip_tagged_fields(cursor: Cursor) -> None:
 
 
 def _struct_reader(schema: type[Any], message: type[Any] | None) -> StructReader:
-    """Return a function that decodes `schema` as `message`, or skips it if `message` is None."""
+    """Return a function that decodes a struct of the kio class `schema` as `message`.
+
+    If `message` is None, the function skips the struct.
+    """
     reader = _compiled.get((schema, message))
     if reader is None:
         reader = _compiled[schema, message] = _compile(schema, message)

@@ -52,7 +52,7 @@ _writers = _Writers()
 
 
 def write_message(schema: type[Any], message: object, out: bytearray) -> None:
-    """Append a message as the kio entity class `schema`.
+    """Encode a message as a struct of the kio class `schema`, and append it to `out`.
 
     Raises: TypeError with the name of a missing field.
     """

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
-    """A broker in the proposed ISR; its broker epoch is -1 if the leader does not know it."""
+    """A broker in the proposed ISR. `broker_epoch` is -1 if the leader does not know the epoch."""
 
     broker_id: int
     broker_epoch: int

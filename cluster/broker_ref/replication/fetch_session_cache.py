@@ -132,9 +132,10 @@ class FetchSession:
             follower.end_idle()
 
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
-        """Store the time of a request, at which a follower is caught up in all idle partitions.
+        """Start a request and store its time.
 
-        All partitions become active if the request may be invalid or comes from another client.
+        At this time, a follower is caught up in all idle partitions. All partitions become active
+        if the request may be invalid or comes from another client.
         """
         if not is_valid or client != self.client:
             self.client = client
@@ -269,7 +270,8 @@ class FetchSessionCache:
             raise ApiError(
                 ErrorCode.fetch_session_topic_id_error,
                 f"Fetch session {session_id} identifies topics by "
-                f"{'id' if session.by_topic_id else 'name'}. Create a new session to change this.",
+                f"{'id' if session.by_topic_id else 'name'}, but the request does not. Create a "
+                "new session.",
             )
         session.update(requested, forgotten)
         if not session.partitions:

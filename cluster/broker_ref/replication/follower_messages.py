@@ -77,7 +77,10 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest common leader epoch and its end offset; -1 if the logs do not diverge."""
+    """The largest common leader epoch and its end offset.
+
+    Both fields are -1 if the logs do not diverge.
+    """
 
     epoch: int = -1
     end_offset: int = -1

@@ -10,7 +10,7 @@ from broker_ref.log.partition_log import PartitionLog
 
 
 class HighWatermark:
-    """The high watermark of the replica with this `log`; its initial value is `checkpointed`."""
+    """The high watermark of the replica that stores `log`. The initial value is `checkpointed`."""
 
     def __init__(self, log: PartitionLog, checkpointed: int) -> None:
         self._log = log

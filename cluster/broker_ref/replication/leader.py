@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """The broker's services for its replicas; `clock` returns the time of the current event."""
+    """The parts of the broker that replicas use. `clock` returns the time of the current event."""
 
     broker_id: int
     broker_epoch: Callable[[], int]
@@ -105,7 +105,7 @@ class Leader:
         return len(self._state.isr) < self.effective_min_isr
 
     def remote(self, replica_id: int) -> RemoteReplica | None:
-        """Return the state of a follower, or None if that broker has no replica."""
+        """Return the state of a follower, or None if the broker `replica_id` is not a follower."""
         return self._remotes.get(replica_id)
 
     @property
@@ -274,9 +274,9 @@ class Leader:
         )
 
     def _member(self, replica_id: int) -> IsrMember:
-        """Return an ISR member.
+        """Return the ISR member with this broker id, including its broker epoch.
 
-        A follower has broker epoch -1 until it has fetched from this leader.
+        The broker epoch of a follower is -1 until the follower has fetched from this leader.
         """
         remote = self._remotes.get(replica_id)
         epoch = remote.broker_epoch if remote is not None else None

@@ -204,10 +204,10 @@ class Partition:
     # Checks
 
     def check_leader(self, current_leader_epoch: int) -> None:
-        """Raise an error if this broker is not the leader or the leader epochs differ (KIP-320).
+        """Raise an error if this broker is not the leader or the client's leader epoch differs.
 
         FENCED_LEADER_EPOCH means that the client's metadata is outdated. UNKNOWN_LEADER_EPOCH means
-        that the broker's metadata is outdated.
+        that the broker's metadata is outdated (KIP-320).
         """
         self._require_epoch(current_leader_epoch)
         self._require_leader()
@@ -219,9 +219,9 @@ class Partition:
             self._require_leader()
 
     def check_fetcher(self, replica_id: int, replica_epoch: int, current_leader_epoch: int) -> None:
-        """Check as in `check_leader`, and check that the fetching broker has a replica.
+        """Perform the checks of `check_leader`, and check the follower that sent a fetch request.
 
-        The broker epoch in the fetch request must be current.
+        The follower must have a replica, and the broker epoch in the fetch request must be current.
         """
         self.check_leader(current_leader_epoch)
         if replica_id >= 0:
@@ -418,7 +418,10 @@ class Partition:
         return self._leader is not None and broker_id in self._leader.state.isr
 
     def in_sync_follower(self, replica_id: int) -> RemoteReplica | None:
-        """Return the state of a follower that is in the ISR, if no change to the ISR is pending."""
+        """Return the state of a follower that is in the ISR.
+
+        Return None if the follower is not in the ISR, or if a change to the ISR is pending.
+        """
         state = self.partition_state
         if isinstance(state, CommittedPartitionState) and replica_id in state.isr:
             return self.remote_replica(replica_id)
@@ -627,7 +630,10 @@ class PendingReplication:
     __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """Store the leadership count. Call this method in the same step as the append."""
+        """Store how many times this broker has become leader.
+
+        Create this object in the same step as the append.
+        """
         self.partition = partition
         self.required_offset = required_offset
         self._leadership_count = partition.leadership_count

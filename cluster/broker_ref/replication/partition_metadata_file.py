@@ -46,7 +46,7 @@ class PartitionMetadataFile:
                 if uuid_text(topic_id) == value.strip():
                     return topic_id
         if has_records(self._storage, self._directory):
-            raise CorruptLogError(self.path, 0, "it does not contain a topic id")
+            raise CorruptLogError(self.path, 0, "the file does not contain a topic id")
         return None
 
     def record(self, topic_id: Uuid) -> None:

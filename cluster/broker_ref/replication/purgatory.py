@@ -2,9 +2,10 @@
 
 This is Kafka's `DelayedOperationPurgatory` without threads. An operation watches keys. `check`
 tries to complete an operation when one of its keys has changed, and `expire` completes it at its
-deadline. Invariants: an operation completes exactly once, or is discarded when its group is
-removed. `check` tries operations in the order in which they were added. An operation that raises an
-exception completes as `Failed` and does not affect other operations.
+deadline. `remove_group` discards a group of operations, such as those of a connection. Invariants:
+an operation that is not discarded completes exactly once. `check` tries operations in the order in
+which they were added. An operation that raises an exception completes as `Failed` and does not
+affect other operations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_ref.frozen import dataclass
 
 
 class DelayedOperation(Protocol):
-    """A delayed operation; both methods return the response message."""
+    """A delayed operation. `try_complete` and `expire` return the response message."""
 
     def try_complete(self, now_ms: int) -> object | None:
         """Return the response, or None if the condition is not met."""
@@ -31,7 +32,7 @@ class KeyedOperation(Protocol):
     """An operation with many keys, which checks only the keys that have changed."""
 
     def key_changed(self, key: Hashable) -> None:
-        """Record that a key has changed, before `try_complete` is called."""
+        """Record that a key has changed. This method is called before `try_complete`."""
 
 
 Owner = TypeVar("Owner")
@@ -84,7 +85,7 @@ class Purgatory(Generic[Owner]):
         deadline_ms: int,
         group: Hashable = None,
     ) -> None:
-        """Store an operation until it completes or expires, or until its group is removed."""
+        """Store an operation until it completes, expires or is discarded by `remove_group`."""
         waiting = _Waiting(
             owner=owner,
             group=group,

@@ -44,7 +44,10 @@ class RemoteReplica:
         return max(self._last_caught_up_ms, self._idle_in.time_ms)
 
     def begin_idle(self, last_fetch: LastFetch) -> None:
-        """Consider the follower caught up at each fetch request of a session until `end_idle`."""
+        """Consider the follower caught up at each fetch request of a session.
+
+        A call to `end_idle` ends this state.
+        """
         self._idle_in = last_fetch
 
     def end_idle(self) -> None:

@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherContext:
-    """The broker's services for its fetchers; `clock` returns the time of the current event."""
+    """The parts of the broker that fetchers use. `clock` returns the time of the current event."""
 
     config: BrokerConfig
     quota: ReplicationQuotaManager
@@ -73,7 +73,7 @@ class FetcherContext:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _PartitionFetchState:
-    """A partition that is fetched in one leader epoch; `delay` is its backoff timer."""
+    """The fetch state of a partition in one leader epoch. `delay` is the backoff timer."""
 
     partition: Partition
     leader_epoch: int
@@ -265,12 +265,12 @@ class ReplicaFetcher:
         name = _name(followed.partition)
         if error_code is ErrorCode.fenced_leader_epoch:
             logger.info(
-                "%s: leader epoch %d is fenced. Fetching is stopped until new metadata arrives",
+                "%s: leader epoch %d is fenced. Fetching is paused until new metadata arrives",
                 name, followed.leader_epoch,
             )  # fmt: skip
             self._session.remove(followed.session_key)
             return
-        logger.info("%s: fetching failed with %s and will be retried", name, error_code.name)
+        logger.info("%s: the fetch failed with %s and will be retried", name, error_code.name)
         self._delay(followed)
 
     def _handle_log_error(self, followed: _PartitionFetchState, error: Exception) -> None:

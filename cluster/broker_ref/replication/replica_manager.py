@@ -256,7 +256,7 @@ class ReplicaManager:
     def _apply_changes(self, now_ms: int) -> None:
         """Apply some changes, and schedule the remaining work for the next step.
 
-        A request for a partition whose change is not yet applied is served by the old replica.
+        Until the change to a partition is applied, the old replica serves the requests.
         """
         changes, limit = self._to_move, MOVES_PER_STEP
         if self._to_update:
@@ -327,7 +327,7 @@ class ReplicaManager:
                 self._to_update[key] = None
 
     def _update_fetcher(self, key: PartitionKey) -> None:
-        """Fetch a followed partition from its leader, if the leader's address is known."""
+        """Fetch a partition if this broker is a follower and the leader's address is known."""
         partition = self._partitions.get(key)
         channel = None if partition is None else self._channels.get(partition.metadata.leader)
         if partition is not None and partition.is_follower and channel is not None:
@@ -534,8 +534,9 @@ class ReplicaManager:
     def _delete(self, key: PartitionKey) -> None:
         """Remove a replica and its log; a failed removal is retried at the next startup.
 
-        The log is only renamed if the metadata contains neither the removal of the topic nor a
-        newer assignment: the controller may have started with an older copy of its journal.
+        The log is deleted if the metadata contains the removal of the topic or a newer assignment.
+        Otherwise, the log is renamed, because the controller may have started with an older copy of
+        its journal.
         """
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
@@ -550,7 +551,10 @@ class ReplicaManager:
             _warn_of_stray(key, str(error))
 
     def _is_newer(self, key: PartitionKey, applied: PartitionMetadata) -> bool:
-        """Return whether the metadata of the same partition is newer than the applied one."""
+        """Return whether the current metadata of a partition is newer than `applied`.
+
+        Return False if the topic id has changed.
+        """
         current = self._metadata.partition(key.topic, key.partition)
         return (
             current is not None
@@ -562,12 +566,12 @@ class ReplicaManager:
         text = uuid_text(topic_id)
         name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
         logger.warning(
-            "The log %s-%d has topic id %s, %s. The log was renamed to %s. Remove this directory "
-            "if it is not needed.",
+            "The log of %s-%d has topic id %s, %s. The log was renamed to %s. Remove this "
+            "directory if you do not need the log.",
             key.topic,
             key.partition,
             text,
-            "but this broker is no longer a replica of the partition"
+            "but this broker no longer hosts a replica of the partition"
             if topic_id in self._metadata.topics_by_id
             else "which the metadata does not contain",
             name,
@@ -641,6 +645,6 @@ class ReplicaManager:
 
 def _warn_of_stray(key: PartitionKey, reason: str) -> None:
     logger.warning(
-        "Failed to remove the log %s-%d, so the broker will retry at the next startup: %s",
+        "Failed to remove the log of %s-%d. The broker will retry at the next startup: %s",
         key.topic, key.partition, reason,
     )  # fmt: skip

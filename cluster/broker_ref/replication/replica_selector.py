@@ -14,7 +14,7 @@ from broker_ref.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """The leader's view of a follower, which last caught up at the time `caught_up_ms`."""
+    """The leader's view of a follower. `caught_up_ms` is when the follower last caught up."""
 
     broker_id: int
     log_start_offset: int

@@ -25,7 +25,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class _Code(IntEnum):
-    """A code in Kafka's protocol. Codes that Kafka does not define become UNKNOWN."""
+    """A code in Kafka's protocol. Codes that Kafka does not define are mapped to UNKNOWN."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
@@ -47,7 +47,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How a pattern's name is matched. ANY and MATCH are valid only in filters."""
+    """How the name in a resource pattern is matched. ANY and MATCH are valid only in filters."""
 
     UNKNOWN = 0
     ANY = 1

@@ -1,8 +1,8 @@
 """Decide whether a client may perform an operation on a resource.
 
-The checks work as in Kafka's `StandardAuthorizer`. Super users may perform every operation.
-For other principals, DENY ACLs take precedence over ALLOW ACLs. If no ACL for any principal applies
-to the resource, `allow.everyone.if.no.acl.found` determines the result. Sources:
+The checks are the same as in Kafka's `StandardAuthorizer`. Super users may perform every operation.
+For other principals, DENY ACLs take precedence over ALLOW ACLs. If the resource has no ACLs for any
+principal, `allow.everyone.if.no.acl.found` determines the result. Sources:
 `StandardAuthorizerData`, `Authorizer.authorizeByResourceType` and `AuthHelper` in Apache Kafka.
 """
 
@@ -71,7 +71,7 @@ def parse_super_users(text: str) -> frozenset[str]:
     users = frozenset(part.strip() for part in text.split(";") if part.strip())
     for user in users:
         if ":" not in user:
-            raise ValueError(f"{user!r} is not a principal such as User:alice")
+            raise ValueError(f"{user!r} is not a valid principal (example: User:alice)")
     return users
 
 
@@ -114,8 +114,9 @@ class StandardAuthorizer:
     ) -> bool:
         """Return whether a principal may perform an operation on any resource of a type.
 
-        As in Kafka, an ACL for an operation that implies this operation (such as READ for DESCRIBE)
-        is ignored. The result is also True if the operation is allowed on a topic named `hardcode`.
+        As in Kafka, ACLs for operations that imply this operation are ignored. For example, an ACL
+        for READ is ignored if the operation is DESCRIBE. The result is also True if the operation
+        is allowed on a resource with the name `hardcode`.
         """
         if self.authorize(principal, host, operation, resource_type, "hardcode"):
             return True
@@ -151,7 +152,7 @@ def _covers(acl: Acl, operation: AclOperation) -> bool:
 
 
 def _is_dominated(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
-    """Return whether one of the denied patterns covers all resources of an ACL."""
+    """Return whether one of the denied patterns covers all resources that an ACL matches."""
     name = acl.resource_name
     if acl.pattern_type is PatternType.LITERAL:
         if name == WILDCARD:
@@ -222,7 +223,7 @@ class AuthHelper:
         )
 
     def authorized_cluster_operations(self) -> int:
-        """Return the allowed operations on the cluster, or 0 unless DESCRIBE is allowed."""
+        """Return the allowed operations on the cluster, or 0 if DESCRIBE is not allowed."""
         if not self.allows(AclOperation.DESCRIBE, ResourceType.CLUSTER):
             return 0
         return self.authorized_operations(ResourceType.CLUSTER)

@@ -1,9 +1,9 @@
 """The configs for listeners, TLS and SASL. They have the same names as in Kafka.
 
-Most of these configs can be set for one listener with the prefix `listener.name.<name>.`, and some
-also for one SASL mechanism of a listener with `listener.name.<name>.<mechanism>.`. Invariant:
-`SecurityConfigs` contains only valid values. Sources: `BrokerSecurityConfigs`, `SslConfigs` and
-`ListenerName` in Apache Kafka.
+With the prefix `listener.name.<name>.`, most of these configs apply to one listener. With the
+prefix `listener.name.<name>.<mechanism>.`, some of them apply to one SASL mechanism of a listener.
+Invariant: `SecurityConfigs` contains only valid values. Sources: `BrokerSecurityConfigs`,
+`SslConfigs` and `ListenerName` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -267,7 +267,10 @@ def _key(name: str) -> ConfigKey:
 
 
 def base_name(name: str) -> str | None:
-    """Return the name of a security config without the prefix of a listener, or None."""
+    """Remove the listener prefix from the name of a security config.
+
+    Return None if `name` is not the name of a security config with a listener prefix.
+    """
     if not name.startswith(LISTENER_PREFIX):
         return None
     return next((each for each in _OF_LISTENERS if name.endswith(f".{each}")), None)

@@ -3,7 +3,7 @@
 Clients and brokers connect to the same listener of a broker. Brokers also connect to the listener
 of the controller, which is secured in the same way. There are two users: `admin` (which the brokers
 also use) and `client`. With TLS client authentication, the common name of a certificate is the name
-of the user. The values contain passwords, but their `repr` does not.
+of the user. `ClientSettings` contains a password, but its `repr` does not.
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ def broker_configs(
     trust_store: str,
     passwords: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return `configs` with the security configs for the first broker in a cluster.
+    """Return `configs` and the security configs for the first broker in a cluster.
 
-    `bound` is the address of the listener. `configs` takes precedence over the security configs.
-    The paths of the stores are used only with TLS. If `configs` contains an authorizer, the user of
-    the brokers is a super user.
+    `bound` is the address to which the listener is bound. The values in `configs` take precedence
+    over the security configs. `key_store` and `trust_store` are paths that are used only with TLS.
+    If `configs` contains an authorizer, the user of the brokers is a super user.
 
     Raises: ValueError if an authorizer is configured but brokers do not authenticate.
     """

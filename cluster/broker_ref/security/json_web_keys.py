@@ -1,8 +1,9 @@
-"""JSON Web Keys (RFC 7517) and the verification of signatures with them (RFC 7518).
+"""JSON Web Keys (RFC 7517) and the verification of signatures with these keys (RFC 7518).
 
-Only public keys are used: RSA with PKCS #1 v1.5 and PSS, the NIST curves, and Ed25519. The package
-`cryptography` verifies the signatures. The package is optional, so other modules import this module
-only if necessary. Source: `VerificationJwkSelector` in jose4j, which Kafka uses.
+Only public keys are used: RSA keys (PKCS #1 v1.5 and PSS), keys on NIST curves, and Ed25519 keys.
+The package `cryptography` verifies the signatures. This package is optional, so other modules
+import `json_web_keys` only if necessary. Source: `VerificationJwkSelector` in jose4j, which Kafka
+uses.
 """
 
 from __future__ import annotations
@@ -86,19 +87,19 @@ class JsonWebKey:
 
 
 def parse_key_set(text: bytes) -> tuple[JsonWebKey, ...]:
-    """Return the keys in a JSON Web Key Set that can verify signatures; ignore other keys.
+    """Return the keys in a JSON Web Key Set that can verify signatures.
 
-    Raises: InvalidKeySetError.
+    Other keys are ignored. Raises: InvalidKeySetError.
     """
     try:
         entries = json.loads(text)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidKeySetError("it is not a JSON object with a 'keys' array") from error
+        raise InvalidKeySetError("the key set is not a JSON object with a 'keys' array") from error
     if not isinstance(entries, list) or len(entries) > KEYS_MAX:
-        raise InvalidKeySetError(f"'keys' is not an array of at most {KEYS_MAX} keys")
+        raise InvalidKeySetError(f"'keys' must be an array of at most {KEYS_MAX} keys")
     keys = tuple(key for key in map(_key, entries) if key is not None)
     if not keys:
-        raise InvalidKeySetError(f"it contains no public key for {', '.join(ALGORITHMS)}")
+        raise InvalidKeySetError(f"the key set contains no public key for {', '.join(ALGORITHMS)}")
     return keys
 
 
@@ -127,7 +128,7 @@ def decode_base64url(text: str) -> bytes:
 
 
 def _key(entry: Any) -> JsonWebKey | None:
-    """Return a key, or None if it is not a public key for signatures."""
+    """Return the key in an entry, or None if the entry is not a public key for signatures."""
     try:
         if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
             return None

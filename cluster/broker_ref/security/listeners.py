@@ -115,9 +115,9 @@ def parse_listeners(configs: SecurityConfigs, *, default: Endpoint) -> Listeners
 
 
 def controller_listener(configs: SecurityConfigs, *, host: str, port: int) -> Endpoint:
-    """Return the listener of the controller at an address. Raises: InvalidBrokerConfigError.
+    """Return the controller's listener at the given address. Raises: InvalidBrokerConfigError.
 
-    Brokers connect to this listener as clients, using the first name in
+    Brokers connect to this listener as clients. The name of the listener is the first name in
     `controller.listener.names`.
     """
     names = split_list(configs.text(CONTROLLER_NAMES))
@@ -265,7 +265,7 @@ def _check_routable(advertised: Sequence[Endpoint]) -> None:
         if endpoint.host in ("", "::"):
             raise InvalidBrokerConfigError(
                 ADVERTISED,
-                f"Listener {endpoint.listener} listens on all interfaces, which cannot be "
+                f"Listener {endpoint.listener} listens on all interfaces, so its address cannot be "
                 f"advertised to clients. Also set {ADVERTISED}.",
             )
 

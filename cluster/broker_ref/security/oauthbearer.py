@@ -73,7 +73,8 @@ class OAuthBearerSaslServer:
     def evaluate_response(self, response: bytes, now_ms: int) -> bytes:
         """Validate the client's token.
 
-        If the token is not valid, the challenge is an error in JSON, which the client acknowledges.
+        If the token is not valid, the challenge is a JSON object with the error, and the client
+        acknowledges it.
         """
         if response == CONTROL_A and self._error is not None:
             raise SaslAuthenticationError(self._error)
@@ -106,11 +107,11 @@ def validated_token(text: str, options: Mapping[str, str], now_ms: int) -> Token
     if expires is None:
         raise InvalidTokenError("No expiration time in JWT")
     if issued is not None and issued * 1000 > now_ms + skew_ms:
-        raise InvalidTokenError("The Issued At value was after the indicated time")
+        raise InvalidTokenError("The Issued At time is later than the current time")
     if now_ms - skew_ms >= expires * 1000:
         raise InvalidTokenError("The token has expired")
     if issued is not None and expires <= issued:
-        raise InvalidTokenError("The Expiration Time was not after the Issued At time")
+        raise InvalidTokenError("The Expiration Time is not later than the Issued At time")
     required = options.get(_REQUIRED_SCOPE, "").split()
     scope = claims.get(options.get(_SCOPE_CLAIM, "").strip() or "scope", [])
     present = [scope.strip()] if isinstance(scope, str) else scope
@@ -161,12 +162,15 @@ def _json(part: str) -> dict[str, Any]:
 
 
 def seconds_claim(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a claim that is a time in seconds, if it is present. Raises: InvalidTokenError."""
+    """Return a claim that contains a time in seconds, or None if the claim is missing.
+
+    Raises: InvalidTokenError.
+    """
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidTokenError(f"The '{name}' claim was not a number")
+        raise InvalidTokenError(f"The '{name}' claim is not a number")
     if not abs(value) <= 2**53:  # Also true for NaN, which Python's JSON decoder accepts.
         raise InvalidTokenError(f"The '{name}' claim is too large or not a number")
     return value
@@ -176,9 +180,9 @@ def principal_claim(claims: Mapping[str, Any], name: str) -> str:
     """Return the claim that contains the user of a token. Raises: InvalidTokenError."""
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise InvalidTokenError(f"The '{name}' claim was not a string with a principal name")
+        raise InvalidTokenError(f"The '{name}' claim is not a string with a principal name")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidTokenError(f"The '{name}' claim was not valid Unicode") from error
+        raise InvalidTokenError(f"The '{name}' claim is not valid Unicode") from error
     return value

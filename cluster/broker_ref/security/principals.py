@@ -143,7 +143,7 @@ class NoMatchingRuleError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingRule:
-    """A mapping rule. It is DEFAULT if `pattern` is None. `case` is `L`, `U` or empty."""
+    """A mapping rule. If `pattern` is None, the rule is DEFAULT. `case` is `L`, `U` or empty."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -180,7 +180,7 @@ class SslPrincipalMapper:
     rules: tuple[MappingRule, ...]
 
     def name(self, distinguished: str) -> str:
-        """Return the principal name of a distinguished name. Raises: NoMatchingRuleError."""
+        """Return the principal name for a distinguished name. Raises: NoMatchingRuleError."""
         for rule in self.rules:
             mapped = rule.apply(distinguished)
             if mapped is not None:

@@ -24,7 +24,7 @@ def format_properties(values: Mapping[str, str]) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties in a text. Comments begin with `#` or `!`."""
+    """Parse text in the properties format. Comments begin with `#` or `!`."""
     values = {}
     for line in _logical_lines(text):
         match = _LINE.fullmatch(line)
@@ -34,7 +34,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Return the lines without comments; a backslash at the end continues a line."""
+    """Return the logical lines, without comments.
+
+    If a line ends with a backslash, the next line continues it.
+    """
     lines: list[str] = []
     continued: str | None = None
     for natural in re.split(r"\r\n|\r|\n", text):

@@ -112,7 +112,10 @@ class SaslClientAuthenticator:
         )
 
     def must_log_in(self, now_ms: int) -> bool:
-        """Return whether there is no session or the session is about to expire."""
+        """Return whether the broker must log in.
+
+        A login is required if there is no session or the session is about to expire.
+        """
         return self._log_in_ms is not None and now_ms >= self._log_in_ms
 
     def receive(self, frame: bytes, now_ms: int) -> bytes | None:

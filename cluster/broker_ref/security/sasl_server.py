@@ -21,7 +21,8 @@ class SaslAuthenticationError(Exception):
 class SaslError(Exception):
     """The authentication has failed. The client receives a generic message.
 
-    The message of this exception may reveal, for example, whether a user exists.
+    The message of this exception is not sent, because it may reveal, for example, whether a user
+    exists.
     """
 
 

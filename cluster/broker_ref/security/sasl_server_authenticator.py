@@ -110,7 +110,10 @@ class RequestResponder(Protocol):
         """Return the response to an ApiVersions request, and whether the request was valid."""
 
     def illegal_sasl_state(self, frame: bytes) -> bytes | None:
-        """Return the error response to a request that is not allowed, or None."""
+        """Return the error response to a request that is not allowed during authentication.
+
+        Return None if the request has no error response.
+        """
 
 
 SaslServers = Callable[[str], SaslServer]
@@ -124,7 +127,7 @@ def sasl_servers(
     random_bytes: Callable[[int], bytes],
     validate_token: ValidateToken | None = None,
 ) -> SaslServers:
-    """Return a function that creates the server side of each enabled mechanism.
+    """Return a function that creates the server side of an enabled mechanism.
 
     `validate_token` validates signed tokens; if it is None, tokens are unsecured.
     """
@@ -172,7 +175,7 @@ class SaslServerAuthenticator:
         return expires_ms is not None and now_ms > expires_ms
 
     def begin_reauthentication(self, now_ms: int) -> bool:
-        """Start a re-authentication. Next, pass the SaslHandshake request to `receive`.
+        """Start a re-authentication. The caller then passes the SaslHandshake request to `receive`.
 
         Return False if the session does not expire, or if the last re-authentication started less
         than a second ago.

@@ -1,6 +1,6 @@
 """The TLS and SASL settings of one listener.
 
-Invariant: the settings are complete and consistent, but files are neither read nor checked.
+Invariant: the settings are complete and consistent. This module does not read or check files.
 Sources: `DefaultSslEngineFactory`, `SaslChannelBuilder` and `JaasContext` in Apache Kafka.
 """
 
@@ -173,8 +173,8 @@ def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: st
         name = listener_config("sasl.jaas.config", listener.endpoint.listener, mechanism)
         raise InvalidBrokerConfigError(
             name,
-            f"The login module in {name} has no option {missing[0]!r}, which brokers need to log "
-            "in. Add the option.",
+            f"The login module in {name} does not set the option {missing[0]!r}, which brokers "
+            "need to log in. Add the option.",
         )
     return NodeSettings(tls=listener.tls, mechanism=mechanism, jaas=jaas)
 
@@ -218,7 +218,10 @@ def _tls(configs: SecurityConfigs, endpoint: Endpoint) -> TlsSettings:
 
 
 def _client_auth(configs: SecurityConfigs, endpoint: Endpoint) -> str:
-    """Return `ssl.client.auth`. With SASL, only the config of the listener applies, as in Kafka."""
+    """Return the value of `ssl.client.auth` for a listener.
+
+    As in Kafka, if the listener uses SASL, only the value with the prefix of the listener applies.
+    """
     name, listener = "ssl.client.auth", endpoint.listener
     if not endpoint.protocol.uses_sasl or listener_config(name, listener) in configs.values:
         return configs.text(name, listener=listener)
@@ -246,7 +249,7 @@ def _store(configs: SecurityConfigs, listener: str, kind: str) -> Store | None:
     location = value("location")
     if not (certificates or key or location):
         if value("password"):
-            raise invalid(f"ssl.{kind}.password is set, but the {kind} is not")
+            raise invalid(f"ssl.{kind}.password is set, but no {kind} is configured")
         return None
     if value("type").upper() != _PEM:
         raise invalid(
@@ -295,8 +298,8 @@ def _mechanism(configs: SecurityConfigs, listener: str, mechanism: str) -> Mecha
     if handler and not is_signed:
         raise InvalidBrokerConfigError(
             name,
-            f"{name} is {handler}, but broker_ref supports only {_TOKEN_HANDLERS[0]}, and only for "
-            f"{OAUTHBEARER}.",
+            f"{name} is {handler}. broker_ref supports this setting only for the mechanism "
+            f"{OAUTHBEARER}, and only with the value {_TOKEN_HANDLERS[0]}.",
         )
     return MechanismSettings(
         jaas=jaas,
@@ -349,7 +352,7 @@ def _jaas(configs: SecurityConfigs, listener: str, mechanism: str) -> JaasEntry:
     if not text:
         raise InvalidBrokerConfigError(
             name,
-            f"SASL mechanism {mechanism} needs {name}, for example '{login_module} required;'.",
+            f"SASL mechanism {mechanism} requires {name}, for example '{login_module} required;'.",
         )
     try:
         entry = parse_jaas(text)

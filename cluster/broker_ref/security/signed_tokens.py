@@ -34,7 +34,7 @@ MISSING_KEY_ID_MS: Final = 60_000
 
 
 class KeyCache:
-    """The current keys. `request_refresh` is called if a token needs an unknown key."""
+    """The current keys. `request_refresh` is called if a token contains an unknown key id."""
 
     def __init__(self) -> None:
         self.request_refresh: Callable[[], None] = lambda: None
@@ -127,16 +127,16 @@ class SignedTokenValidator:
             return
         found = [audience] if isinstance(audience, str) else audience
         if not isinstance(found, list) or not any(each in expected for each in found):
-            raise InvalidTokenError("the 'aud' claim does not contain an expected audience")
+            raise InvalidTokenError("the 'aud' claim contains none of the expected audiences")
 
     def _check_scopes(self, claims: Mapping[str, Any]) -> None:
         name = self._settings.scope_claim
         scope = claims.get(name)
         scopes = [scope] if isinstance(scope, str) else scope if isinstance(scope, list) else []
         if not all(isinstance(each, str) and each.strip() for each in scopes):
-            raise InvalidTokenError(f"the '{name}' claim contains a value that is not a scope")
+            raise InvalidTokenError(f"the '{name}' claim contains an invalid scope")
         if len({each.strip() for each in scopes}) != len(scopes):
-            raise InvalidTokenError(f"the '{name}' claim contains a scope twice")
+            raise InvalidTokenError(f"the '{name}' claim contains a duplicate scope")
 
 
 def _object(part: str) -> dict[str, Any]:

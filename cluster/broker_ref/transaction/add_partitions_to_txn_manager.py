@@ -5,7 +5,8 @@ with transaction version 2, the verification also adds the partition. Invariants
 has at most one request in flight. A request contains at most one verification per transactional id.
 Each verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
 verification of a transactional id causes the waiting verification to fail. In this broker, the new
-verification waits, and the oldest fails only if too many are waiting.
+verification also waits, and the oldest verification fails only if too many verifications are
+waiting.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The transaction coordinator of a broker.
 
 Purpose: find the shard (the `__transaction_state` partition) of a transactional id, and write state
-changes. Once the prepared state is replicated, send the transaction markers and complete the
-transaction. The coordinator also aborts transactions that time out, removes expired transactional
-ids, and loads and unloads shards when leadership changes. Requests are rejected if this broker is
-not the coordinator or is loading the shard.
+changes to the shard. Once the prepared state is replicated, send the transaction markers and
+complete the transaction. The coordinator also aborts transactions that time out, removes expired
+transactional ids, and loads and unloads shards when leadership changes. Requests are rejected if
+this broker is not the coordinator or is loading the shard.
 
 Invariants: the partition of a transactional id is the Java hash of the id modulo the number of
-partitions. A shard exists while this broker leads its partition in the same leader epoch. Markers
-are sent only after the prepared state is replicated. Source: Kafka's `TransactionCoordinator` and
-`TransactionStateManager`.
+partitions. A shard exists only while this broker leads the partition, and is replaced if the leader
+epoch changes. Markers are sent only after the prepared state is replicated. Source: Kafka's
+`TransactionCoordinator` and `TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,10 @@ class TransactionCoordinator:
         self._markers.retry_markers()
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Load or unload partitions, complete replicated writes, and use new producer ids."""
+        """Load or unload partitions and complete replicated writes.
+
+        Requests that waited for new producer ids are also retried.
+        """
         for key in keys:
             if key == PRODUCER_IDS:
                 waiting, self._without_ids = self._without_ids, {}
@@ -261,13 +264,16 @@ class TransactionCoordinator:
         if shard.state is ShardState.LOADING:
             raise ApiError(
                 ErrorCode.coordinator_load_in_progress,
-                f"This broker is loading the partition of transactional id {transactional_id!r}. "
-                "Retry later.",
+                "This broker is still loading the partition of __transaction_state that stores "
+                f"transactional id {transactional_id!r}. Retry later.",
             )
         return shard
 
     def _existing_id(self, transactional_id: str) -> tuple[Shard, TransactionMetadata]:
-        """Return an existing transactional id, or raise INVALID_PRODUCER_ID_MAPPING."""
+        """Return a transactional id and its shard.
+
+        Raises: ApiError (INVALID_PRODUCER_ID_MAPPING if the transactional id does not exist).
+        """
         shard = self._shard(transactional_id)
         entry = shard.ids.get(transactional_id)
         if entry is None:
@@ -408,7 +414,10 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[PartitionKey],
     ) -> Mapping[PartitionKey, ErrorCode]:
-        """Return an error code per partition: NONE if the transaction contains the partition."""
+        """Return an error code for each partition.
+
+        The error code is NONE if the transaction contains the partition.
+        """
         try:
             _, entry = self._existing_id(transactional_id)
             return request_validation.verify_partitions(entry, producer, partitions)
@@ -484,7 +493,7 @@ class TransactionCoordinator:
             self._write(shard, entry, value, now_ms)
         except ApiError as error:
             logger.info(
-                "Failed to complete the transaction of transactional id %.100r. Retrying: %s",
+                "Failed to complete the transaction of transactional id %.100r and will retry: %s",
                 entry.name,
                 error,
             )
@@ -558,7 +567,8 @@ class TransactionCoordinator:
                 shard.write_tombstones(due, now_ms)
             except ApiError as error:
                 logger.warning(
-                    "Failed to remove expired transactional ids from partition %d: %s",
+                    "Failed to remove expired transactional ids from partition %d of "
+                    "__transaction_state: %s",
                     shard.partition.key.partition, error,
                 )  # fmt: skip
 
@@ -607,7 +617,10 @@ def _complete_reply(
     result: InitProducerIdResult,
     now_ms: int,
 ) -> None:
-    """Complete the reply when the write is done, with `result` if the write succeeded."""
+    """Complete the reply when the write is done.
+
+    The reply contains `result` if the write succeeded, otherwise the error code.
+    """
 
     def done(outcome: ErrorCode, time_ms: int) -> None:
         del time_ms

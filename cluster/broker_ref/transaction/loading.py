@@ -78,7 +78,7 @@ class Loading:
         else:
             logger.warning(
                 "Ignoring a record with an unknown version for transactional id %.100r in "
-                "partition %d",
+                "partition %d of __transaction_state",
                 name, self._shard.partition.key.partition,
             )  # fmt: skip
 

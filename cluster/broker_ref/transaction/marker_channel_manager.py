@@ -3,9 +3,9 @@
 Purpose: send the markers to the partition leaders with WriteTxnMarkers, and retry with the current
 leaders until every partition has its marker. Invariants: each broker has at most one request in
 flight, and new markers are sent with the next request. A deleted partition needs no marker.
-`on_marked` is called once, when every partition of a transaction has its marker. It is not called
-for a shard that this broker has unloaded. Source: Kafka's `TransactionMarkerChannelManager` and
-`TransactionMarkerRequestCompletionHandler`.
+`on_marked` is called once for each transaction, when every partition has its marker. `on_marked` is
+not called for a shard that this broker has unloaded. Source: Kafka's
+`TransactionMarkerChannelManager` and `TransactionMarkerRequestCompletionHandler`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class TransactionMarkerChannelManager:
         self._route({pending: set(pending.entry.unmarked)})
 
     def retry_markers(self) -> None:
-        """Retry all markers that are not queued or in flight, after a metadata update."""
+        """Retry the markers that are neither queued nor in flight, after a metadata update."""
         if self._timer is not None:
             self._timer.cancel()
         self._retry_failed()
@@ -204,7 +204,7 @@ class TransactionMarkerChannelManager:
             pending.is_over = True
             logger.warning(
                 "Stopped sending the markers of transactional id %.100r, because %s-%d returned "
-                "%s. A newer coordinator or producer epoch will complete the transaction",
+                "%s. A coordinator or producer with a newer epoch will complete the transaction",
                 pending.entry.name, key.topic, key.partition, error_code.name,
             )  # fmt: skip
         else:

@@ -1,9 +1,9 @@
 """Validates requests that contain a transactional id.
 
 Purpose: run the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and
-return the next value of the transactional id. Invariant: the functions change nothing. The caller
-applies the next value once that value is replicated. Source: Kafka's `TransactionCoordinator`
-(4.3), KIP-360, KIP-890, KIP-939.
+return the next value of the transactional id. Invariant: the functions do not modify the
+transactional id. The caller applies the next value after the value is replicated. Source: Kafka's
+`TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -189,10 +189,10 @@ def end(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the prepared transaction, or None if it is already completed as requested.
+    """Return the prepared transaction, or None if it is already committed or aborted as requested.
 
-    From transaction version 2 on, the producer receives the next epoch, and a transaction without
-    partitions can be aborted. Source: `TransactionCoordinator.endTransaction`.
+    With transaction version 2 or later, the producer receives the next epoch, and a transaction
+    without partitions can be aborted. Source: `TransactionCoordinator.endTransaction`.
     """
     if client_transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return _end(entry, producer, commit=commit, now_ms=now_ms)

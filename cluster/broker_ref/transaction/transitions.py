@@ -65,7 +65,10 @@ class Transaction:
 
     @property
     def is_two_phase_commit(self) -> bool:
-        """Return whether transactions are ended externally and never time out (KIP-939)."""
+        """Return whether the producer uses two-phase commit (KIP-939).
+
+        The transactions of such a producer never time out.
+        """
         return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
@@ -98,7 +101,8 @@ def prepare_increment_producer_epoch(
     if current.is_epoch_exhausted:
         raise ApiError(
             ErrorCode.unknown_server_error,
-            f"Producer id {current.producer_id} has no epoch above {current.producer_epoch}.",
+            f"The epochs of producer id {current.producer_id} are exhausted after epoch "
+            f"{current.producer_epoch}.",
         )
     epoch = current.producer_epoch + 1
     last_epoch = NO_PRODUCER_EPOCH
@@ -177,8 +181,8 @@ def prepare_abort_or_commit(
 ) -> Transaction:
     """Return the transaction in its prepared state.
 
-    From transaction version 2 on, its markers have the next epoch, which fences the producer with
-    the current epoch. If no transaction is open, the start time is the current time.
+    With transaction version 2 or later, the markers contain the next epoch, which fences the
+    producer with the current epoch. If no transaction is open, the start time is the current time.
     """
     epoch, last_epoch = current.producer_epoch, current.last_producer_epoch
     if client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS:

@@ -2,11 +2,11 @@
 
 Spark writes a checkpoint through Hadoop. This module uses Arrow, which accesses HDFS and the same
 object stores as Hadoop, but requires its own credentials. Invariant: on a local file system, in S3
-and in Google Cloud Storage, a file is replaced as a whole, so readers see either the old or the new
-content. This is not possible on Azure and HDFS. On Azure, Arrow replaces the file with an empty
-blob before it uploads the content. On HDFS, Arrow deletes the old file before it renames the new
-file. If a replacement fails there, the file can be empty or missing. Therefore, a caller must back
-up a file before it replaces the file.
+and in Google Cloud Storage, a file is replaced atomically, so readers see either the old or the new
+content. On Azure and HDFS, an atomic replacement is not possible. On Azure, Arrow replaces the file
+with an empty blob before it uploads the content. On HDFS, Arrow deletes the old file before it
+renames the new file. If a replacement fails on Azure or HDFS, the file can be empty or missing.
+Therefore, a caller must back up a file before it replaces the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CheckpointFiles(Protocol):
         """The location of the checkpoint, without a trailing slash."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, or no names if the directory does not exist."""
+        """Return the names in a directory. The list is empty if the directory does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises `FileNotFoundError`."""

@@ -46,8 +46,8 @@ class SourceOffset:
     def with_offsets(self, new: PartitionOffsets) -> SourceOffset:
         """Replace the offsets of the partitions that this source reads.
 
-        The spacing of the JSON does not change, because Spark compares offsets as text: Spark's own
-        connector writes no blanks, and a Python data source writes a blank after `,` and `:`.
+        The spacing of the JSON does not change, because Spark compares offsets as text. Spark's own
+        connector writes no spaces. A Python data source writes a space after `,` and `:`.
         """
         replaced = {p: new.get(p, offset) for p, offset in (self.offsets or {}).items()}
         if self.offsets is None or replaced == self.offsets:
@@ -98,7 +98,7 @@ class OffsetLogEntry:
         }
 
     def lowest_offsets(self) -> PartitionOffsets:
-        """Return, for each partition, the offset to commit to a consumer group.
+        """Return the offsets to commit to a consumer group, keyed by partition.
 
         If two sources read the same partition, the lower offset is returned.
         """
@@ -126,13 +126,13 @@ def parse_offset_log(content: bytes) -> OffsetLogEntry:
     try:
         version, *lines = content.decode().rstrip("\n").split("\n")
     except UnicodeDecodeError:
-        raise OffsetFormatError("it is not UTF-8 text") from None
+        raise OffsetFormatError("the file is not UTF-8 text") from None
     if version not in _VERSIONS:
         raise OffsetFormatError(
-            f"its version is '{version[:20]}', but only v1 and v2 are supported"
+            f"the file has version '{version[:20]}', but only v1 and v2 are supported"
         )
     if len(lines) < 2:
-        raise OffsetFormatError("it ends before the line of the first source")
+        raise OffsetFormatError("the file ends before the line of the first source")
     return OffsetLogEntry(
         version=version,
         metadata=lines[0],

@@ -76,8 +76,8 @@ def read_progress(files: CheckpointFiles) -> Progress:
 def _last_batches(files: CheckpointFiles) -> tuple[int | None, int | None]:
     """Return the result of `last_batches` for the micro-batches in `offsets/` and `commits/`.
 
-    A running query can complete micro-batches after one directory is listed and before the other
-    one is listed. Therefore, both are listed again if they are inconsistent.
+    A running query can complete micro-batches between the listings of the two directories.
+    Therefore, both directories are listed again if they are inconsistent.
     """
     previous = None
     for _ in range(_LISTINGS_MAX):
@@ -114,8 +114,8 @@ def last_batches(
         f"The last micro-batch in 'offsets' is {_text(last)}, but the last one in 'commits' is "
         f"{_text(committed)}. The checkpoint is incomplete, or the query uses asynchronous "
         "progress tracking.",
-        advice="Restore the checkpoint. If the query uses asynchronous progress tracking, run it "
-        "once without it.",
+        advice="Restore the checkpoint. If the query uses asynchronous progress tracking, disable "
+        "this feature and run the query once.",
     )
 
 

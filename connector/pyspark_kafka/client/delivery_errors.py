@@ -91,7 +91,7 @@ class DeliveryErrors:
         partition: TopicPartition | None = None,
         group_id: str | None = None,
     ) -> DeliveryError:
-        """Return the error for a rejected request if the transaction cannot continue."""
+        """Return the error for a rejected request after which the transaction cannot continue."""
         return DeliveryError(
             f"{what} The transaction with transactional id {transactional_id!r} has ended or must "
             f"be aborted, for example because it timed out. {_ROWS_ABORTED}",

@@ -127,7 +127,8 @@ def _require_native(options: ClientOptions) -> None:
     if reason is not None:
         raise OptionError(
             f"Option 'transactionalId' requires the 'native' engine, but {reason}.",
-            advice="Remove that option, or remove 'transactionalId' to use at-least-once delivery.",
+            advice="Remove the option that the 'native' engine does not support, or remove "
+            "'transactionalId' to use at-least-once delivery.",
             option="transactionalId",
         )
 
@@ -254,8 +255,8 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 def _missing_kernel() -> str | None:
     """Return a clause that states that the kernel is not installed, or None.
 
-    Returns None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. Checks only whether
-    the kernel's file exists, because planning must not import an engine.
+    The result is None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. This function
+    checks only whether the kernel's file exists, because planning must not import an engine.
     """
     if (
         not os.environ.get(_IMPLEMENTATION_VARIABLE)

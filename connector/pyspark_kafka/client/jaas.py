@@ -1,7 +1,7 @@
 """Converts `sasl.jaas.config` and Java login handlers to librdkafka's SASL properties.
 
 Invariant: no error contains any part of `sasl.jaas.config`, because this setting contains the
-password. Handles only SASL settings.
+password. This module handles only SASL settings.
 
 The syntax is that of Kafka's `JaasConfig`: `CLASS FLAG key=value key="va\\"lue" key='value';`, with
 the escapes and comments of Java's `StreamTokenizer`.
@@ -196,8 +196,8 @@ def _of_oauthbearer_module(
 def _oauthbearer(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the options of Kafka's `OAuthBearerLoginCallbackHandler`.
 
-    The credentials can be in Kafka's own settings instead of in these options. `java_names` checks
-    that credentials are set.
+    The credentials can also be set with Kafka's own settings. `java_names` checks that credentials
+    are set.
     """
     properties = {}
     rest = dict(options)
@@ -219,12 +219,15 @@ def _trust_store(store: Mapping[str, str]) -> dict[str, str]:
     try:
         properties = tls_properties(store)
     except OptionError:  # the error names an option that the user did not set
-        raise _invalid_value("its ssl.truststore.location is not a PEM file") from None
+        raise _invalid_value("ssl.truststore.location does not refer to a PEM file") from None
     return {name.replace("ssl.", "https.", 1): value for name, value in properties.items()}
 
 
 def _extensions_only(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the property for `extension_*`. Raises `OptionError` for any other option."""
+    """Return the property for the `extension_*` options.
+
+    Raises `OptionError` for any other option.
+    """
     pairs = []
     for name, value in options.items():
         if not name.startswith(_EXTENSION):
@@ -238,7 +241,7 @@ def _extensions_only(options: Mapping[str, str]) -> dict[str, str]:
 def _unsecured(options: Mapping[str, str]) -> dict[str, str]:
     """Return the properties for the options of `OAuthBearerUnsecuredLoginCallbackHandler`.
 
-    In `sasl.oauthbearer.config`, values are separated by spaces, and scopes by commas.
+    In `sasl.oauthbearer.config`, spaces separate the values, and commas separate the scopes.
     """
     pairs = {}
     for name, value in options.items():
@@ -255,7 +258,7 @@ def _unsecured(options: Mapping[str, str]) -> dict[str, str]:
         else:
             raise _unsupported()
     if any(character.isspace() for value in pairs.values() for character in value):
-        raise _invalid_value("a value of an unsecured token contains a space")
+        raise _invalid_value("an option for unsecured tokens has a value with a space")
     return {
         "enable.sasl.oauthbearer.unsecure.jwt": "true",
         "sasl.oauthbearer.config": " ".join(f"{name}={value}" for name, value in pairs.items()),

@@ -60,7 +60,7 @@ def _mechanism(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _LibrdkafkaProperties:
-    """The librdkafka properties of a Java setting, and the conversion of its value."""
+    """The librdkafka properties to which a Java setting is translated, and the value conversion."""
 
     properties: tuple[str, ...]
     value: Callable[[str], str] = _same
@@ -335,7 +335,7 @@ def positive_milliseconds(name: str, text: str) -> int:
 
 
 def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
-    """Return the name in `kafka` that sets a librdkafka property or its alias, or None."""
+    """Return the setting in `kafka` that sets a librdkafka property or an alias of it, or None."""
     properties = _properties_of(property_name)
     return next((name for name in kafka if _properties_of(name.lower()) == properties), None)
 
@@ -373,7 +373,10 @@ If the user has set none of these settings, errors name the first setting.
 
 
 def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
-    """Return the option that sets this property, or an option that can set it if none does."""
+    """Return the option that sets this property.
+
+    If no such option is set, return an option that can set the property.
+    """
     java = JAVA_SETTINGS.get(property_name, ())
     found = setting_of(property_name, kafka) or next((name for name in java if name in kafka), None)
     return f"kafka.{found or next(iter(java), property_name)}"

@@ -62,8 +62,8 @@ class ClientPool(Generic[_Client]):
 def _key(options: ClientOptions) -> _Key:
     """Return the settings that identify a client. Excludes the group id, which may be random.
 
-    References in the settings are resolved. Therefore, clients with an old password are not used
-    after a password rotation.
+    Config provider references in the settings are resolved. Therefore, a client with an old
+    password is not used after a password rotation.
     """
     return (
         tuple(sorted(resolved_settings(options).values.items())),

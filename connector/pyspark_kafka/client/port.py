@@ -97,12 +97,12 @@ class KafkaReadClient(Protocol):
         """Yield the records of the range as Arrow batches with exactly these columns.
 
         `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the offsets,
-        including at the end of the range, are not errors: control records, aborted transactions and
-        compaction cause them. Raises `OffsetOutOfRangeError`, `UnknownTopicOrPartitionError`,
-        `FetchTimeoutError` or `CorruptBatchError`. The message of an `OffsetOutOfRangeError`
-        contains the available offsets. An `UnknownTopicOrPartitionError` is also raised if the
-        topic's id is not `topic_id`. A `FetchTimeoutError` is raised if no data arrives for
-        `kafkaConsumer.pollTimeoutMs`.
+        including a gap at the end of the range, are not errors. They are caused by control records,
+        aborted transactions and compaction. Raises `OffsetOutOfRangeError`,
+        `UnknownTopicOrPartitionError`, `FetchTimeoutError` or `CorruptBatchError`. The message of
+        an `OffsetOutOfRangeError` contains the available offsets. An `UnknownTopicOrPartitionError`
+        is also raised if the topic's id is not `topic_id`. A `FetchTimeoutError` is raised if no
+        data arrives for `kafkaConsumer.pollTimeoutMs`.
         """
 
     def close(self) -> None: ...

@@ -16,15 +16,18 @@ from pyspark_kafka.options.values import ClientOptions
 
 
 def resolved_settings(options: ClientOptions) -> Resolved:
-    """Return the `kafka.*` settings with resolved references. Raises `OptionError`."""
+    """Return the `kafka.*` settings with resolved config provider references.
+
+    Raises `OptionError`.
+    """
     return resolve(options.kafka, prefix="kafka.")
 
 
 @contextmanager
 def resolved(options: ClientOptions) -> Iterator[ClientOptions]:
-    """Yield options whose settings contain no references. The options must not be pickled.
+    """Yield options with resolved config provider references. The options must not be pickled.
 
-    Errors that are raised in the context show references instead of resolved values. Raises
+    Inside the context, errors show the references instead of the resolved values. Raises
     `OptionError`.
     """
     settings = resolved_settings(options)

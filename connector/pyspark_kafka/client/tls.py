@@ -2,7 +2,7 @@
 
 PEM stores and PKCS#12 key stores are supported. OpenSSL cannot read Java's JKS format. The error
 for a JKS store contains the command that converts it. Invariant: no error contains a key, a
-password or a certificate. Handles only TLS settings.
+password or a certificate. This module handles only TLS settings.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def _trust_store(kafka: Mapping[str, str]) -> dict[str, str]:
         raise OptionError(
             f"Option 'kafka.ssl.truststore.location' refers to a {kind} store, but OpenSSL reads "
             "only PEM trust stores.",
-            advice="Export its certificates (keytool -list -rfc -keystore STORE > ca.pem) and set "
-            "'kafka.ssl.ca.location' to the path of ca.pem. If the store is a PEM file, set "
-            "'kafka.ssl.truststore.type' to PEM.",
+            advice="Export the certificates from the store (keytool -list -rfc -keystore STORE > "
+            "ca.pem) and set 'kafka.ssl.ca.location' to the path of ca.pem. If the store is a PEM "
+            "file, set 'kafka.ssl.truststore.type' to PEM.",
             option="kafka.ssl.truststore.location",
         )
     if location is not None:

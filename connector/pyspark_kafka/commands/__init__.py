@@ -1,6 +1,6 @@
 """The commands for operators.
 
-arguments         arguments and exit codes that the commands have in common
+arguments         arguments and exit codes that several commands share
 transactions      shows and repairs the state of an exactly-once sink
 offsets           shows, resets and copies the offsets of a streaming query
 offset_arguments  the arguments of `offsets`

@@ -1,4 +1,4 @@
-"""The arguments and the exit codes that the commands have in common."""
+"""The arguments and exit codes that several commands share."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _option(text: str) -> tuple[str, str]:
 def _command_config(path: str | None) -> dict[str, str]:
     """Return the settings of a file as `kafka.*` options. Raises `OptionError`.
 
-    The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Other characters must be
-    escaped.
+    The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Characters outside this
+    encoding must be escaped.
     """
     if path is None:
         return {}

@@ -4,7 +4,7 @@
 
 Each Python process that Spark starts imports PySpark from `pyspark.zip`. This archive contains only
 source files, so each process compiles them again. With bytecode in the archive, a process starts in
-half the time. Invariant: an archive is replaced as a whole. The new archive also contains the
+half the time. Invariant: an archive is replaced atomically. The new archive also contains the
 source files, which other Python versions still use.
 """
 
@@ -57,7 +57,7 @@ def _run(_parsed: argparse.Namespace) -> int:
         except OSError as error:
             raise PysparkKafkaError(
                 f"The archive '{archive}' cannot be replaced: {error.strerror}.",
-                advice="Run the command as a user who can write to this directory.",
+                advice="Run the command as a user who can write to the directory of the archive.",
             ) from None
         print(f"Added bytecode for Python {python_version()} to {archive}.")
     return DONE
@@ -77,13 +77,14 @@ def archives() -> Sequence[Path]:
     else:
         raise PysparkKafkaError(
             "PySpark is not installed in this Python environment.",
-            advice="Run the command with the Python that runs PySpark, or set SPARK_HOME.",
+            advice="Run the command with the Python interpreter that runs PySpark, or set "
+            "SPARK_HOME.",
         )
     found = sorted(directory.glob("python/lib/*.zip"))
     if not found:
         raise PysparkKafkaError(
-            f"The directory '{directory / 'python' / 'lib'}' contains no archive of PySpark.",
-            advice="Set SPARK_HOME to the directory of Spark.",
+            f"The directory '{directory / 'python' / 'lib'}' contains no PySpark archive.",
+            advice="Set SPARK_HOME to the directory in which Spark is installed.",
         )
     return found
 

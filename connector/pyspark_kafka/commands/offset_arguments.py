@@ -1,4 +1,4 @@
-"""The arguments of the `offsets` command, with the names of Kafka's `kafka-consumer-groups.sh`."""
+"""The arguments of the `offsets` command. Their names follow `kafka-consumer-groups.sh`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Scope = tuple[str, frozenset[int] | None]
 
 
 def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--topic`, `--source`, the options that set `change`, and those that confirm a change."""
+    """Add `--topic` and `--source`, and the options that set `change` or confirm the change."""
     parser.add_argument(
         "--topic",
         type=_scope,
@@ -174,7 +174,10 @@ def _group_id(text: str) -> str:
 
 
 def _to_datetime(text: str) -> AtTimestamp:
-    """Parse a time. As in Kafka's tool, a time without a UTC offset is in UTC."""
+    """Parse a time.
+
+    As in `kafka-consumer-groups.sh`, a time without a UTC offset is in UTC.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -186,7 +189,10 @@ def _to_datetime(text: str) -> AtTimestamp:
 
 
 def _by_duration(text: str) -> AtTimestamp:
-    """Parse an ISO 8601 duration of days, hours, minutes and seconds, and subtract it from now."""
+    """Parse an ISO 8601 duration, and subtract it from the current time.
+
+    Only days, hours, minutes and seconds are supported.
+    """
     found = _DURATION.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not a duration such as PT1H or P1DT12H30M")

@@ -1,7 +1,7 @@
 """Calculates the new offsets of a query, and the new content of its checkpoint.
 
-Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: an offset outside the
-log is replaced with the nearest offset in the log.
+As in Kafka's `kafka-consumer-groups.sh --reset-offsets` (`OffsetsUtils`), an offset outside the log
+is replaced with the nearest offset in the log.
 
 The next micro-batch starts at the end of the last committed micro-batch, so the new offsets replace
 the end offsets of the committed micro-batch. A planned micro-batch gets the same end offsets and
@@ -63,11 +63,11 @@ def check_reset(
     if planned is not None and not discards_planned:
         raise CheckpointError(
             f"Micro-batch {planned.batch_id} is planned, but not committed. Either the query is "
-            "running, or it failed and will run this micro-batch again. Some of its rows may "
-            "already be written.",
+            "running, or it failed and will run this micro-batch again. Some rows of the "
+            "micro-batch may already be written.",
             advice="Start the query, wait until the micro-batch is committed, and stop the query. "
-            "If the micro-batch cannot succeed, add --discard-planned-batch: it then reads nothing "
-            "from the partitions whose offsets are reset.",
+            "If the micro-batch cannot succeed, add --discard-planned-batch. The micro-batch then "
+            "reads nothing from the partitions whose offsets are reset.",
         )
     if progress.has_state and not keeps_state and any(each.new < each.current for each in resets):
         raise CheckpointError(

@@ -1,6 +1,6 @@
 """Queries the cluster for the offsets that a reset requests.
 
-Follows `OffsetsUtils` of Kafka's `kafka-consumer-groups.sh --reset-offsets`: a partition without a
+As in Kafka's `kafka-consumer-groups.sh --reset-offsets` (`OffsetsUtils`), a partition without a
 record at or after the requested time is reset to its latest offset.
 """
 
@@ -113,7 +113,7 @@ def _committed(
     if missing:
         raise OffsetError(
             f"Group '{group_id}' has no committed offset for {format_partitions(missing)}.",
-            advice="Correct the group, or select the other partitions with --topic.",
+            advice="Correct the group id, or select the other partitions with --topic.",
             topic=min(missing).topic,
             partition=min(missing).partition,
             group_id=group_id,

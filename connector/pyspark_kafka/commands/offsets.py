@@ -4,7 +4,7 @@
 
 The command shows the offsets and the lag of a query. A reset option such as `--to-datetime` changes
 the offsets in the checkpoint, and `--to-group` commits the offsets to a consumer group. Without
-`--execute`, the command changes nothing. The options have the names of Kafka's
+`--execute`, the command changes nothing. The options have the same names as in Kafka's
 `kafka-consumer-groups.sh`.
 """
 
@@ -119,7 +119,7 @@ def _errors_of_files(location: str) -> Iterator[None]:
         raise
     except _FILE_ERRORS as error:
         raise CheckpointError(
-            f"A file of the checkpoint '{location}' cannot be read or written: {_reason(error)}.",
+            f"A file in the checkpoint '{location}' cannot be read or written: {_reason(error)}.",
             advice="Check that this host can access the checkpoint, and that the user has the "
             "required permissions.",
         ) from None
@@ -255,9 +255,9 @@ class _Command:
     def _offsets_to_change(self) -> dict[SourcePartition, int]:
         """Return the selected offsets of the committed micro-batch, at most one per partition.
 
-        Several sources can read the same partition, or partitions with the same name from several
-        clusters. The command is connected to one cluster, and a group has one offset for each
-        partition.
+        Several sources can read the same partition, or partitions with the same name in different
+        clusters. However, the command is connected to one cluster, and a group has one offset for
+        each partition.
         """
         batch = self._committed()
         offsets = self._offsets(batch)
@@ -302,8 +302,8 @@ class _Command:
             )
         if self._parsed.source is not None and self._parsed.source not in names:
             raise OptionError(
-                f"--source is '{self._parsed.source}', but the checkpoint contains no offsets of "
-                "such a Kafka source.",
+                f"--source is '{self._parsed.source}', but the checkpoint contains no offsets of a "
+                "Kafka source with this name.",
                 advice=f"Select one of the Kafka sources: {', '.join(sorted(names)) or 'none'}.",
                 option="--source",
             )
@@ -399,7 +399,7 @@ def _warn(text: str) -> None:
 def _print_table(rows: Sequence[Mapping[str, object]], hidden: Collection[str] = ()) -> None:
     """Print a table in the format of Kafka's tools. None is printed as `-`.
 
-    The column SOURCE is omitted if all rows have the same source.
+    The SOURCE column is omitted if all rows have the same source.
     """
     if not rows:
         return

@@ -42,7 +42,10 @@ class ProducerIdAndEpoch:
 
 
 class TransactionState(Enum):
-    """A transaction state as named in responses (`TransactionState` in Kafka's admin client)."""
+    """A transaction state with its name in responses.
+
+    Source: `TransactionState` in Kafka's admin client.
+    """
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"

@@ -1,9 +1,9 @@
 """Calculates the lag of a query: the number of offsets that it has not read yet.
 
-The lag is the difference between the latest offset and the end of the last micro-batch, for each
-partition. The latest offset is the last stable offset, or the high watermark with
-`read_uncommitted`, as for the lag of Kafka's consumer. Offsets of control records and of aborted
-transactions are included, so the number of unread records can be smaller.
+The lag of a partition is its latest offset minus the end offset of the last micro-batch. As in
+Kafka's consumer, the latest offset is the last stable offset, or the high watermark with
+`read_uncommitted`. Offsets of control records and of aborted transactions are included, so the
+number of unread records can be smaller.
 """
 
 from __future__ import annotations

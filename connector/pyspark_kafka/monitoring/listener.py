@@ -1,7 +1,8 @@
 """A `StreamingQueryListener` that logs each progress report and exports Prometheus metrics.
 
-Spark calls the methods outside of the query's thread, so they can neither delay nor fail the query.
-The only exception is `onQueryStarted`, which `start()` calls and which does nothing.
+Spark calls the methods outside the thread of the query. Therefore, a slow or failing method does
+not affect the query. The only exception is `onQueryStarted`, which `start()` calls and which does
+nothing.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ METRICS: Final = logging.getLogger("pyspark_kafka.metrics")
 class KafkaMetricsListener(StreamingQueryListener):
     """Reports the lag, rows and bytes of all streaming queries of a session.
 
-    After each micro-batch, it logs one line with a JSON object, at level INFO to the logger
-    `pyspark_kafka.metrics`. With `registry`, it also exports Prometheus metrics until the query
-    terminates. With `options` (the options of a read), the lag is relative to the latest offsets in
-    the cluster at the time of the report. Without `options`, the lag is relative to the latest
-    offsets at the time when Spark planned the micro-batch (see `lag`).
+    After each micro-batch, the listener logs a JSON object in one line, at level INFO, to the
+    logger `pyspark_kafka.metrics`. With `registry`, the listener also exports Prometheus metrics
+    until the query terminates. With `options` (the options of a read), the lag is relative to the
+    latest offsets in the cluster at the time of the report. Without `options`, the lag is relative
+    to the latest offsets at the time when Spark planned the micro-batch (see `lag`).
 
     If the latest offsets cannot be requested, the lag is missing, and the error is logged as a
-    warning. The constructor raises `OptionError`, and `ModuleNotFoundError` if `registry` is set
-    but prometheus-client is not installed.
+    warning. The constructor raises `OptionError`. It also raises `ModuleNotFoundError` if
+    `registry` is set but prometheus-client is not installed.
     """
 
     def __init__(

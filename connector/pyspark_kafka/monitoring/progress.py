@@ -57,14 +57,14 @@ class QueryProgress:
 
 
 def metric_prefix(side: Side) -> str:
-    """Return the prefix of the names of the metrics that `sizes.count_bytes` adds."""
+    """Return the name prefix of the metrics that `sizes.count_bytes` adds."""
     return f"pyspark_kafka.{side}."
 
 
 def parse_progress(progress: Progress) -> QueryProgress:
     """Return the monitored values of a progress report of Spark 4.0 or later.
 
-    Raises `TypeError` if `progress` is any other object, and `ValueError` for malformed JSON.
+    Raises `TypeError` if `progress` is not a progress report, and `ValueError` for malformed JSON.
     """
     report = _decoded(progress)
     sources = tuple(filter(None, map(_kafka_source, report["sources"])))
@@ -90,7 +90,7 @@ def _decoded(progress: Progress) -> Mapping[str, Any]:
     report = json.loads(text) if isinstance(text, str) else progress
     if not isinstance(report, Mapping) or "sources" not in report:
         raise TypeError(
-            f"The progress of a query is required, but this is an object of the class "
+            "The argument must be the progress of a query, but it is an object of the class "
             f"{type(progress).__name__!r}. Pass query.lastProgress or event.progress."
         )
     return report
@@ -104,7 +104,7 @@ def _kafka_source(source: Mapping[str, Any]) -> SourceProgress | None:
 
 
 def _offsets(value: object) -> PartitionOffsets:
-    """Return offsets, or no offsets if they are missing or do not have Kafka's format.
+    """Parse offsets. Return an empty mapping if offsets are missing or not in Kafka's format.
 
     The items of a source's progress contain offsets as text: JSON or, before Spark 4.2, the `repr`
     of the decoded JSON. Offsets contain only strings and integers, so `ast.literal_eval` can parse

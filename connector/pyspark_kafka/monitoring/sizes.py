@@ -36,8 +36,8 @@ def count_bytes(frame: DataFrame, side: Side) -> DataFrame:
     if not columns:
         raise SchemaError(
             "The bytes cannot be counted, because the DataFrame has no column 'key' or 'value'.",
-            advice="Call count_bytes with the DataFrame that load() returns, or with the one that "
-            "is written.",
+            advice="Call count_bytes with the DataFrame that load() returns, or with the DataFrame "
+            "that you write.",
             column="value",
         )
     lengths = [F.coalesce(F.octet_length(name), F.lit(0)) for name in columns]

@@ -40,7 +40,7 @@ class Resolved:
     def masked_in_errors(self) -> Iterator[None]:
         """Return a context in which errors show references instead of resolved values.
 
-        In this context, `masked` also masks the text of a log message.
+        In this context, `masked` replaces resolved values in log messages in the same way.
         """
         token = _masks.set((*_masks.get(), _Mask(self.references)))
         try:
@@ -83,11 +83,11 @@ def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
 
 
 class _Mask:
-    """Replaces resolved values in a text with their references.
+    """Replaces resolved values in text with their references.
 
     Values are found regardless of case, with or without surrounding whitespace, and in the form
-    that `repr` returns. A short value is replaced only if it is a whole word, because it may
-    be part of other words by chance.
+    that `repr` returns. A short value is replaced only if it is a whole word, because other words
+    may contain the value by chance.
     """
 
     def __init__(self, references: Mapping[str, str]) -> None:
@@ -122,7 +122,7 @@ _masks: ContextVar[tuple[_Mask, ...]] = ContextVar("masks", default=())
 
 
 def masked(text: str) -> str:
-    """Return the text with references instead of the values that are resolved in this context."""
+    """Replace the values that are resolved in this context with their references."""
     for mask in _masks.get():
         text = mask(text)
     return text
@@ -151,7 +151,7 @@ class _ProviderError(Exception):
 
 def _from_environment(path: str, key: str) -> str:
     if path:
-        raise _ProviderError("the provider 'env' takes no path", "Write ${env:NAME}.")
+        raise _ProviderError("the provider 'env' does not accept a path", "Write ${env:NAME}.")
     if key not in os.environ:
         raise _ProviderError(
             f"the environment variable {key!r} is not set",
@@ -178,7 +178,7 @@ def _from_file(path: str, key: str) -> str:
 def _from_directory(path: str, key: str) -> str:
     if not path or not key or Path(key).name != key:
         raise _ProviderError(
-            "the provider 'dir' requires a path and the name of a file in it",
+            "the provider 'dir' requires the path of a directory and a file name",
             "Write ${dir:PATH:FILE}.",
         )
     return _read(str(Path(path, key)))
@@ -188,7 +188,9 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_bytes().decode()
     except UnicodeDecodeError:
-        raise _ProviderError(f"the file {path!r} is not UTF-8", "Save it in UTF-8.") from None
+        raise _ProviderError(
+            f"the file {path!r} is not encoded in UTF-8", "Save the file as UTF-8."
+        ) from None
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise _ProviderError(

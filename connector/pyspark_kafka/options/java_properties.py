@@ -1,8 +1,8 @@
-"""Parses Java properties files, with the rules of `java.util.Properties.load`.
+"""Parses Java properties files according to the rules of `java.util.Properties.load`.
 
 Existing packages for this format either do not implement one of these rules (an escaped separator,
 a line that ends in two backslashes) or also write files. This module is smaller than such a
-dependency. Invariant: no error contains text from the file, because the values may be secret.
+package. Invariant: no error contains text from the file, because the values may be secret.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def parse_java_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines. A line that ends in a backslash continues on the next line."""
+    """Yield the logical lines with their line numbers.
+
+    A line that ends in a backslash continues on the next line.
+    """
     logical, first = "", 1
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_BLANKS)

@@ -60,7 +60,7 @@ _SIMILARITY_MIN: Final = 0.6
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise `OptionError` for an unknown option, or if the options belong to a table."""
+    """Raise `OptionError` for an unknown option, or for the options of a table (CREATE TABLE)."""
     lowered = {name.lower() for name in names}
     if lowered >= _ADDED_FOR_TABLES:
         raise OptionError(

@@ -101,27 +101,28 @@ def _load(text: str, example: str) -> object:
         return json.loads(text, object_pairs_hook=partial(_without_duplicates, example))
     except json.JSONDecodeError as error:
         raise OffsetFormatError(
-            f"it is not valid JSON ({error.msg} at character {error.pos + 1})", example=example
+            f"the text is not valid JSON ({error.msg} at character {error.pos + 1})",
+            example=example,
         ) from None
     except RecursionError:
-        raise OffsetFormatError("it is nested too deeply", example=example) from None
+        raise OffsetFormatError("the JSON is nested too deeply", example=example) from None
 
 
 def _without_duplicates(example: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in pairs:
         if key in result:
-            raise OffsetFormatError(f"it contains '{key}' twice", example=example)
+            raise OffsetFormatError(f"the JSON contains '{key}' twice", example=example)
         result[key] = value
     return result
 
 
 def _topics(value: object, example: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, dict) or not value:
-        raise OffsetFormatError("it is not an object with topics as keys", example=example)
+        raise OffsetFormatError("the JSON is not an object with topics as keys", example=example)
     for topic, content in value.items():
         if not isinstance(topic, str) or not topic:
-            raise OffsetFormatError("it contains an empty topic name", example=example)
+            raise OffsetFormatError("the JSON contains an empty topic name", example=example)
         yield topic, content
 
 
@@ -146,7 +147,7 @@ def _numbers(value: object, minimum: int, example: str) -> dict[TopicPartition, 
                     f"{minimum} to {LONG_MAX}"
                 )
             elif topic_partition in found:
-                problem = f"it contains {topic_partition} twice"
+                problem = f"the JSON contains {topic_partition} twice"
             if problem is not None:
                 raise OffsetFormatError(problem, example=example, topic=topic, partition=partition)
             found[topic_partition] = number

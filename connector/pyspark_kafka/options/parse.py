@@ -108,7 +108,7 @@ def check_source_options(options: Mapping[str, str]) -> bool:
 
 
 def parse_connection_options(options: Mapping[str, str]) -> tuple[ClientOptions, IsolationLevel]:
-    """Parse the options that a client for offsets requires. Raises `OptionError`.
+    """Parse the options for a client that requests offsets. Raises `OptionError`.
 
     All options of a streaming read are allowed, and only `kafka.bootstrap.servers` is required.
     """
@@ -269,7 +269,7 @@ def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit
         starts = "earliest, latest (streaming only), committed"
         raise OptionError(
             f"Option '{name}' has the invalid value '{text}'.",
-            advice=f"Set it to {starts if which == 'starting' else 'latest'} or JSON.",
+            advice=f"Set it to {starts if which == 'starting' else 'latest'} or offsets in JSON.",
             option=name,
         )
     return SpecificOffsets(offsets=raw.json(name, parse_offsets))
@@ -299,9 +299,9 @@ def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> N
 def _check_not(
     excluded: int, excluded_name: str, limit: OffsetLimit, option: str, alternative: str
 ) -> None:
-    """Raise `OptionError` if the limit, or an offset in it, is `excluded`.
+    """Raise `OptionError` if the start or end, or one of its offsets, is `excluded`.
 
-    For a batch read, latest is excluded as the start and earliest as the end, because the read
+    A batch read must not start at the latest offset or end at the earliest offset, because the read
     would return no rows.
     """
     offsets = limit.offsets if isinstance(limit, SpecificOffsets) else {}
@@ -313,7 +313,7 @@ def _check_not(
     raise OptionError(
         f"Option '{option}' has the value {excluded_name}{where}, so a batch read would return no "
         "rows.",
-        advice=f"Set it to {alternative} or to offsets, or set "
+        advice=f"Set it to {alternative} or to specific offsets, or set "
         f"'{option.removesuffix('Offsets')}Timestamp' instead.",
         option=option,
         topic=None if first is None else first.topic,

@@ -54,7 +54,7 @@ class RawOptions:
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The `kafka.*` settings without the prefix, in lower case.
+        """The `kafka.*` settings. Their names are in lower case and do not contain the prefix.
 
         References are not resolved, except in settings that are options in the table.
         """

@@ -69,8 +69,9 @@ class Section(Enum):
 class Option:
     """An option of the data source.
 
-    The option applies to queries in one of `modes`. In one of `ignored_modes`, it has no effect, as
-    in Spark's connector, and a warning is logged. In any other mode, setting it is an error.
+    The option applies to queries in one of `modes`. In one of `ignored_modes`, the option has no
+    effect, as in Spark's connector, and a warning is logged. In any other mode, the option is
+    rejected.
     """
 
     name: str

@@ -75,7 +75,7 @@ Selection = Assign | Subscribe | SubscribePattern
 
 
 class OffsetLimitName(Enum):
-    """A start or end that is resolved to offsets when the query starts."""
+    """A start or end position that is resolved to offsets when the query starts."""
 
     EARLIEST = EARLIEST
     LATEST = LATEST
@@ -84,7 +84,7 @@ class OffsetLimitName(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecificOffsets:
-    """The offset of each partition, which may be `EARLIEST` or `LATEST`."""
+    """The offset for each partition. An offset may be `EARLIEST` or `LATEST`."""
 
     offsets: PartitionOffsets
 

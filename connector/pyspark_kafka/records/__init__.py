@@ -62,7 +62,7 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
                 ) from error
         else:
             return implementation, decoding.decode, encoding.encode
-    raise AssertionError("the pure implementation can always be loaded")
+    raise AssertionError("the pure Python implementation cannot be loaded")
 
 
 IMPLEMENTATION, decode, encode = _load(os.environ.get(_VARIABLE))

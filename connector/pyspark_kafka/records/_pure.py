@@ -5,7 +5,7 @@ returns the same rows, Arrow batches and errors as `_kernel`. Source: KIP-98, De
 DefaultRecord of Apache Kafka.
 
 A batch has the following format. Numbers are big-endian, positions are counted from the start of
-the batch, and the CRC-32C covers all bytes from `attributes` on:
+the batch, and the CRC-32C covers all bytes from `attributes` onward:
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
@@ -148,7 +148,7 @@ class ParsedBatch:
 
 @cache
 def _crc32c() -> Callable[[Buffer], int]:
-    """Import `crc32c` on first use, because it imports the slow `importlib.metadata`."""
+    """Import `crc32c` on first use, because it imports `importlib.metadata`, which is slow."""
     from crc32c import crc32c  # noqa: PLC0415
 
     return crc32c

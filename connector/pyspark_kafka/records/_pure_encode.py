@@ -239,7 +239,7 @@ def assembled(
     base_sequence: int,
     record_count: int,
 ) -> memoryview:
-    """Build a batch from `section`: the records, compressed with the codec in `attributes`."""
+    """Build a batch. `section` contains the records, compressed with the codec in `attributes`."""
     data = bytearray(HEADER_BYTES)
     data += section
     HEADER.pack_into(

@@ -1,4 +1,4 @@
-"""A checksum of rows, to detect whether a replayed batch has the same rows as the first run.
+"""A checksum of rows, which shows whether a replayed batch contains the same rows as before.
 
 The checksum of a set of rows is the sum of the hashes of its rows, so checksums of several sets can
 be added. Because checksums are stored in decisions (`sink.exactly_once`), they do not depend on the

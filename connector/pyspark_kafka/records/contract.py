@@ -48,13 +48,14 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRequest:
-    """The parameters of `decode`: columns and offsets of one partition, and limits.
+    """The parameters of `decode` for one partition: columns, offsets and limits.
 
     The offsets are `start_offset` (inclusive) to `end_offset` (exclusive). `aborted` contains the
-    aborted transactions of the fetch response, and is None for `read_uncommitted`. The payload of
-    one Arrow batch (selected keys, values and headers) is at most `bytes_max` bytes long, unless a
+    aborted transactions of the Fetch response, and is None for `read_uncommitted`. The payload of
+    an Arrow batch (selected keys, values and headers) has at most `bytes_max` bytes, unless a
     single row is larger. When `batches_max` Arrow batches are full, decoding stops after the
-    current record batch. To continue, call `decode` with the same bytes from `next_offset` on.
+    current record batch. To continue, call `decode` again with the same bytes, and set
+    `start_offset` to the `next_offset` of the result.
     """
 
     topic: str
@@ -99,15 +100,15 @@ class Decode(Protocol):
     `data` contains record batches in message format v2 (KIP-98). An incomplete batch at the end is
     ignored. The result contains neither control records nor records of aborted transactions.
     Batches and records are validated in order, up to the end of the range. Raises
-    `CorruptBatchError` for corrupt bytes, and `KafkaError` for valid records that do not fit the
-    columns. For any input, `decode` reads only bytes in `data`.
+    `CorruptBatchError` for corrupt bytes, and `KafkaError` for valid records that the columns
+    cannot represent. `decode` never reads memory outside `data`, even if `data` is corrupt.
     """
 
     def __call__(self, data: Buffer, request: DecodeRequest) -> DecodeResult: ...
 
 
 class DecodeFailure(IntEnum):
-    """The reasons why a batch cannot be decoded. The kernel uses the numbers."""
+    """The reasons why a batch cannot be decoded. The compiled kernel returns them as numbers."""
 
     LEGACY = 1
     MAGIC = 2
@@ -156,7 +157,7 @@ _CORRUPTION: Final[Mapping[DecodeFailure, str]] = {
 
 
 class DecodeError(Exception):
-    """A failure in the batch or record at `offset`. The error text contains the `details`."""
+    """The batch or record at `offset` cannot be decoded. The error message contains `details`."""
 
     def __init__(self, failure: DecodeFailure, offset: int, *details: object) -> None:
         super().__init__(failure, offset, *details)

@@ -5,8 +5,8 @@ Data is decompressed in pieces, and at most `bytes_max` bytes plus one piece are
 regardless of the sizes that the data declares.
 
 Most batches are small (the default of Kafka's producer is 16 KB), so the time to create an Arrow
-stream matters. For this reason, gzip data is decompressed with Python's zlib, and pieces are large
-enough for most batches.
+stream matters. For this reason, gzip data is decompressed with Python's zlib, and most batches fit
+into one piece.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 def _snappy_size(block: memoryview) -> int:
     """Return the decompressed size, which is a varint at the start of a raw block.
 
-    Raises `OSError` if the size is invalid, or larger than the block can decompress to.
+    Raises `OSError` if the size is invalid, or too large for a block of this length.
     """
     size_bytes = 0
     for index, byte in enumerate(block[:5]):

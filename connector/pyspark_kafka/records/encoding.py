@@ -1,4 +1,4 @@
-"""The interface for encoding the Arrow rows of one topic as Kafka's record batches.
+"""The interface for encoding the Arrow rows of one topic as Kafka record batches.
 
 Both implementations of `encode` share these types and errors. Every row is written to exactly one
 batch, and the rows of one partition keep their order.
@@ -60,10 +60,11 @@ class Encoding:
     """The parameters of `encode` for the rows of one topic.
 
     A row is written to its `partition`. If `partition` is null, the partition is the murmur2 hash
-    of the key modulo `partition_count` (`BuiltInPartitioner.partitionForKey` in Kafka). If the key
-    is also null, the row is written to the current partition of `unkeyed`. If a row does not fit
-    into the open batch of this partition, the next partition of `unkeyed` becomes the current
-    partition. A null timestamp is replaced by `now_ms`.
+    of the key modulo `partition_count` (`BuiltInPartitioner.partitionForKey` in Kafka). `unkeyed`
+    lists the partitions for rows without a partition and without a key. Such a row is written to
+    the current partition in this list. If the row does not fit into the open batch of that
+    partition, the next partition in the list becomes the current partition. A null timestamp is
+    replaced by `now_ms`.
 
     A row that does not fit into the open batch of its partition starts a new batch. A batch,
     including its header, is at most `batch_bytes_max` bytes long before compression, unless a
@@ -103,12 +104,12 @@ class EncodedBatch:
 
 
 class Encode(Protocol):
-    """The type of `encode`, which encodes rows with columns of `columns.PRODUCE_SCHEMA`.
+    """The type of `encode`, which encodes rows with the columns of `columns.PRODUCE_SCHEMA`.
 
     `sink.rows.RowPreparation` prepares the rows. Missing columns are null. All rows belong to one
     topic. A `topic` column is ignored. Timestamps are not negative, and header keys are not null.
-    `key`, `value` and the keys and values of headers can have the types binary, string,
-    large_binary or large_string. `timestamp` is a timestamp in milliseconds or an int64.
+    `key`, `value`, header keys and header values can have the type binary, string, large_binary
+    or large_string. `timestamp` is a timestamp in milliseconds or an int64.
 
     Batches are in the order of their first rows. The batches of one partition have consecutive
     sequence numbers, which start with the number in `ProducerState.next_sequences`. Raises
@@ -124,7 +125,7 @@ def next_sequence(sequence: int, record_count: int) -> int:
 
 
 def too_large(encoding: Encoding, partition: int, size_bytes: int) -> RowError:
-    """Return the error for a record that requires a batch of `size_bytes`."""
+    """Return the error for a record that requires a batch of `size_bytes` bytes."""
     return RowError(
         f"A record for {encoding.topic}-{partition} requires a batch of {size_bytes} bytes, but "
         f"Kafka's format allows at most {LENGTH_BYTES_MAX} bytes.",

@@ -1,9 +1,9 @@
 """Iterate over the record batches of a log, including control batches and aborted transactions.
 
 Callers can determine which producer wrote a batch and which transactions were committed. The header
-and the CRC of every batch are validated; records are validated when they are read. `_pure` parses
-the batches, because callers use this module only for small topics. If the compiled kernel is
-installed, it computes the CRCs.
+and the CRC of every batch are validated; records are validated when they are read. The pure Python
+implementation (`_pure`) parses the batches, because callers use this module only for small topics.
+If the compiled kernel is installed, it computes the CRCs.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """An encoded record. `rest` contains the bytes after the deltas."""
+    """An encoded record. `rest` contains the bytes after the timestamp delta and offset delta."""
 
     timestamp: int
     attributes: bytes

@@ -54,7 +54,7 @@ class BatchBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """A range that a task of a batch read must read.
+    """A range of offsets for one task of a batch query.
 
     `planned` is None if the plan is empty. The other fields are used when Spark repeats the read:
     `is_first` and `is_last` specify whether the range is the first or last range of its partition.
@@ -204,7 +204,7 @@ def _since(
     """Start each range at its first record with a timestamp of `since_ms` or later.
 
     Ranges without such a record are omitted. All records in the ranges must be readable, because
-    the cluster finds only readable records.
+    brokers search only readable records.
     """
     if since_ms is None or not ranges:
         return list(ranges)

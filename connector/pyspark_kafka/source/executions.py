@@ -35,7 +35,7 @@ _known: Final[dict[str, object]] = {}
 def later_execution(plan_id: str) -> str | None:
     """Return the id of this execution, or None if it is the first execution of the plan.
 
-    An execution is the first if this executor has not run the plan in another execution before.
+    An execution is the first if this executor has not yet run the plan in another execution.
     """
     context = TaskContext.get()
     if context is None:
@@ -49,8 +49,8 @@ def agree(plan_id: str, execution: str, propose: Callable[[], T]) -> T:
     """Return the value that the first task of this executor proposed for an execution of a plan.
 
     `propose` is called if there is no value yet. Errors from `propose` are not caught. If the file
-    cannot be written, only the tasks of this Python worker agree. The files of old executions are
-    deleted.
+    with the value cannot be written, only the tasks of this Python worker share the value. The
+    files of old executions are deleted.
     """
     return _agree(f"{plan_id}-{execution}", propose, old=f"{plan_id}-*")
 
@@ -80,8 +80,8 @@ def _read_or_write(directory: Path, name: str, propose: Callable[[], object], ol
         return _load(path)
     except OSError as error:
         log.warning(
-            "The tasks of this executor cannot share the offsets of a repeated read, so they may "
-            "read up to different offsets: %s",
+            "The tasks of this executor cannot share offsets. If a DataFrame is read more than "
+            "once, the tasks may read up to different offsets: %s",
             error,
         )
     return value

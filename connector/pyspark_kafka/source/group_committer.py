@@ -45,7 +45,7 @@ class GroupCommitter:
         self._paused_until_s = 0.0
 
     def commit(self, offsets: PartitionOffsets) -> None:
-        """Commit offsets, unless equal offsets were committed less than an hour ago.
+        """Commit offsets, unless the same offsets were committed less than an hour ago.
 
         After a slow failure, commits are skipped for a while.
         """
@@ -58,9 +58,9 @@ class GroupCommitter:
             self._open().commit_offsets(group_id, offsets)
         except PysparkKafkaError as error:  # Includes errors about missing SSL files.
             log.warning(
-                "The offsets of a micro-batch were not committed to group '%s' (option "
+                "The offsets of a micro-batch were not committed for group '%s' (option "
                 "'commitOffsets'). The query continues, and a later micro-batch will commit "
-                "its offsets. Check that the group has no members. %s",
+                "its own offsets. Check that the group has no members. %s",
                 group_id,
                 error,
             )

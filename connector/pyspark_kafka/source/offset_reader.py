@@ -46,7 +46,7 @@ Which = Literal["starting", "ending"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The existing partitions of a query. `missing_topics` are subscribed but do not exist."""
+    """The existing partitions of a query, and its subscribed topics that do not exist."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str | None]
@@ -90,8 +90,8 @@ class OffsetReader:
             if not missing:
                 return assignment
             log.warning(
-                "The query reads %s, but the brokers report no such partition. The request is "
-                "retried, because a broker may have outdated metadata.",
+                "The query reads %s, but the brokers report no such partition. The metadata is "
+                "requested again, because it may be outdated.",
                 format_partitions(missing),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
@@ -193,8 +193,8 @@ class OffsetReader:
             if not backwards or attempt + 1 == attempts:
                 break
             log.warning(
-                "The log of %s ends before the query's offsets. The end of the log is requested "
-                "again, because a new leader may report an older end. If the end does not change, "
+                "The log of %s ends before the query's offsets. The end offset is requested again, "
+                "because a new leader may report a lower offset. If the offset does not change, "
                 "records are lost, and option 'failOnDataLoss' applies.",
                 format_partitions(backwards),
             )
@@ -243,7 +243,10 @@ class OffsetReader:
     def resolve(
         self, limit: OffsetLimit, partitions: Collection[TopicPartition], which: Which
     ) -> dict[TopicPartition, int]:
-        """Resolve a limit to offsets. Raises `OptionError` if it is invalid for the partitions."""
+        """Resolve a limit to offsets.
+
+        Raises `OptionError` if the limit is invalid for these partitions.
+        """
         match limit:
             case OffsetLimitName.EARLIEST:
                 return self.earliest(partitions)

@@ -56,7 +56,9 @@ class Prefetcher:
                     if size > BYTES_MAX:
                         break
         except KafkaError as error:
-            log.warning("The driver could not read a small micro-batch. A task reads it. %s", error)
+            log.warning(
+                "The driver could not read a small micro-batch, so a task reads it. %s", error
+            )
             return None
         self._bytes_per_offset = size / offsets
         return found if size <= BYTES_MAX else None

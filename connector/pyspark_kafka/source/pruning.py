@@ -1,4 +1,4 @@
-"""Prunes a batch read with the filters of a query.
+"""Uses the filters of a query to prune a batch read.
 
 From the conditions of a query, this module determines which partitions and offsets a batch read can
 skip, and which conditions are exact. Spark does not need to evaluate exact conditions again.

@@ -114,8 +114,8 @@ def rate_limit(
     """Return the end offsets of a micro-batch with about `limit` offsets.
 
     The limit is divided among the partitions in proportion to their backlog. `start` must contain
-    every partition of `latest`. Every partition with a backlog gets at least one offset, so the
-    total can exceed the limit if there are many partitions.
+    every partition of `latest`. At least one offset is read from every partition with a backlog,
+    so the total can exceed the limit if there are many partitions.
     """
     total = backlog(start, latest)
     if total == 0:

@@ -1,8 +1,8 @@
 """Estimates the size of unread records for `maxBytesPerTrigger`.
 
 Kafka does not report the size of an offset range. The driver therefore reads a sample of the next
-records, and assumes that every other unread offset of the topic has a record of the same average
-size. Invariant: each estimate requires only a few records from at most `_PARTITIONS_MAX`
+records, and assumes that every other unread offset of the topic contains a record of the sample's
+average size. Invariant: each estimate requires only a few records from at most `_PARTITIONS_MAX`
 partitions.
 """
 
@@ -83,7 +83,7 @@ class RecordSizes:
 def _payload_bytes(batch: pa.RecordBatch) -> int:
     """Return the size of the keys, values and headers, without Arrow's offsets and validity bits.
 
-    In small records, these would be most of `nbytes`.
+    For small records, the offsets and validity bits would account for most of `nbytes`.
     """
     size = 0
     for column in batch.columns:

@@ -15,8 +15,8 @@ first micro-batch empty: its end offsets, which Spark writes to the checkpoint, 
 offsets. If a later process replays the first micro-batch, the planner knows that the micro-batch is
 empty, and no records are lost.
 
-Before version 4.2, Spark requests end offsets without passing the start offsets. The planner gets
-the start offsets from the other calls. Spark plans each micro-batch before it requests the next end
+Before version 4.2, Spark requests end offsets without passing the start offsets. The planner infers
+the start offsets from earlier calls. Spark plans each micro-batch before it requests the next end
 offsets. Before a restarted query requests end offsets, Spark plans an empty range at the end of the
 newest micro-batch (`AcceptsLatestSeenOffset`). If end offsets are requested first, the query is
 new.
@@ -101,7 +101,7 @@ class StreamPlanner:
         return self._latest
 
     def is_unplanned_start(self, offsets: PartitionOffsets) -> bool:
-        """Return whether a new query starts here and its first micro-batch is not planned yet."""
+        """Return whether a new query starts at `offsets` and has not planned a micro-batch yet."""
         is_new_query = self._last_plan is None and not self._has_planned_an_end
         return offsets == self._initial and is_new_query
 
@@ -161,7 +161,10 @@ class StreamPlanner:
     def _latest_and_end(
         self, position: PartitionOffsets, *, is_new: bool, limited: bool
     ) -> tuple[Offsets, Offsets]:
-        """Return the latest offsets (or the final offsets of the run), and the end offsets."""
+        """Return the latest offsets, and the end offsets of the micro-batch.
+
+        With `Trigger.AvailableNow`, the final offsets of the run replace the latest offsets.
+        """
         latest = self._request_latest(position) if self._target is None else self._target
         if is_new and _may_resolve_later(self._options):
             return latest, self.initial_offsets()
@@ -169,11 +172,12 @@ class StreamPlanner:
         return latest, {**end, **self._starts_of_recreated(position)}
 
     def _starts_of_recreated(self, position: PartitionOffsets) -> Offsets:
-        """Return the log start offset of each recreated partition, unless it equals the position.
+        """Return the log start offsets of recreated partitions.
 
-        The planner uses the result as end offsets, so the micro-batch is empty for these
-        partitions. The checkpoint then contains the position in the new log, and the next
-        micro-batch reads the new log, even if the new log has the same offsets as the old log.
+        The result omits a partition if its log start offset equals `position`. The planner uses
+        the result as end offsets, so the micro-batch is empty for the returned partitions. The
+        checkpoint then contains the position in the new log, and the next micro-batch reads the
+        new log, even if the new log has the same offsets as the old log.
         """
         recreated = {p for p in position if p.topic in self._recreated and p in self._latest}
         earliest = self._reader.earliest(recreated) if recreated else {}
@@ -261,10 +265,10 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        The starting option may now resolve to a later offset than `end`. Options such as `latest`
-        are expected to do this, and the micro-batch was empty (see `_may_resolve_later`). With any
-        other option, the records of the micro-batch are lost. Partitions that are not in `end` were
-        added later. The next micro-batch reads them from their log start offset.
+        The starting option may now resolve to a later offset than `end`. For options such as
+        `latest`, this is expected, and the micro-batch was empty (see `_may_resolve_later`). With
+        any other option, the records of the micro-batch are lost. Partitions that are not in `end`
+        were added later. The next micro-batch reads them from their log start offset.
         """
         starting = self._options.starting
         option = option_name(starting, "starting")
@@ -285,15 +289,15 @@ class StreamPlanner:
         elif isinstance(starting, OffsetLimitName):
             log.warning(
                 "The first micro-batch is being replayed without records, because option "
-                "'startingOffsets' is '%s'. If the query was started with another value, reset its "
-                "offsets with 'pyspark-kafka offsets'.",
+                "'startingOffsets' is '%s'. If the query was started with another value, reset the "
+                "offsets of the query with 'pyspark-kafka offsets'.",
                 starting.name.lower(),
             )
             return end
         start = {p: min(offset, end[p]) for p, offset in start.items() if p in end}
         log.warning(
             "The first micro-batch is being replayed. Option '%s' was resolved again to determine "
-            "the start offsets of the micro-batch for %s.",
+            "the start offsets for %s.",
             option,
             format_partitions(start),
         )
@@ -346,7 +350,7 @@ class StreamPlanner:
     def _detect_changed_topics(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
         """Report recreated topics as data loss.
 
-        Raises an error if a topic is missing that was not read before.
+        Raises an error if a topic that the query has not read before is missing.
         """
         read_before = self._known_topics | {partition.topic for partition in known}
         self._reader.require_topics(assignment.missing_topics - read_before)
@@ -439,8 +443,8 @@ class StreamPlanner:
                 raise OffsetError(
                     f"The query has read {partition} up to offset {start[partition]}, but this "
                     f"micro-batch was planned up to offset {end[partition]}. Either an earlier "
-                    "run of the query used 'kafka.isolation.level' set to read_uncommitted, or the "
-                    "log was truncated or recreated and has grown since.",
+                    "run of the query set 'kafka.isolation.level' to read_uncommitted, or the log "
+                    "was truncated or recreated and has grown since.",
                     advice="If the log was truncated or recreated, set 'failOnDataLoss' to "
                     "'false'. Otherwise find the newest file in the checkpoint's 'offsets' "
                     "directory. If the 'commits' directory has no file with the same name, remove "
@@ -481,7 +485,7 @@ class StreamPlanner:
 
 
 def _may_resolve_later(options: SourceOptions) -> bool:
-    """Return whether a later process may resolve the start to later offsets."""
+    """Return whether a later process may resolve the starting option to later offsets."""
     match options.starting:
         case OffsetLimitName.LATEST | OffsetLimitName.COMMITTED:
             return True

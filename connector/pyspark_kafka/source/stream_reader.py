@@ -167,7 +167,7 @@ class KafkaStreamReader(_StreamReader):
 
 
 class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
-    """The class of a reader while it has prefetched records that Spark has not requested yet.
+    """The class of a reader with prefetched records that Spark has not requested yet.
 
     After `partitions`, Spark calls `getCache` if the reader is a `_SimpleStreamReaderWrapper`.
     """
@@ -181,8 +181,8 @@ class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
 class FailedStreamReader(DataSourceStreamReader):
     """Raises the error that prevented the creation of a reader.
 
-    If `DataSource.streamReader` raises an error, Spark's process has no reader, but still calls its
-    `stop` method. This call fails and adds an `UnboundLocalError` to the error that the user sees.
+    If `DataSource.streamReader` raised an error, Spark would have no reader, but would still call
+    `reader.stop()`. This call would add an `UnboundLocalError` to the error that the user sees.
     """
 
     def __init__(self, error: PysparkKafkaError) -> None:

@@ -147,10 +147,10 @@ def _config(
 
 
 def _check(code: ErrorCode, message: str | None, operation: str, **fields: Any) -> None:
-    """Raise an error unless the code is NONE.
+    """Raise an error unless the error code is NONE.
 
-    Raises `KafkaError` if the code is permanent and the broker sent a message, and `ApiError`
-    otherwise.
+    Raises `KafkaError` if the error is permanent and the broker sent a message. Otherwise,
+    raises `ApiError`.
     """
     if code is ErrorCode.none:
         return

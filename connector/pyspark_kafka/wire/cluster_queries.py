@@ -3,7 +3,7 @@
 `ClusterQueries` implements `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets`
 and `commit_offsets` of `KafkaReadClient`. If a leader or coordinator moves or a broker fails, the
 metadata is refreshed and the request is sent to the new broker. Every query ends within
-`api_timeout_s` with a result or an error of `pyspark_kafka.errors`.
+`api_timeout_s` with a result or an error from `pyspark_kafka.errors`.
 
 Retriable errors are retried with exponential backoff until the timeout. After errors that are
 usually permanent (an unknown topic, a server error, a malformed response), there are at most
@@ -74,7 +74,7 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 
 @dataclass(slots=True, kw_only=True)
 class ClusterQueries:
-    """Queries with retries. The first five methods implement `KafkaReadClient`.
+    """Sends queries with retries. The first five methods implement `KafkaReadClient`.
 
     `bootstrap_servers` is used in error messages.
     """

@@ -351,8 +351,8 @@ class Connection:
             waiting_s = self.throttled_until - self._clock.now()
             raise BrokerUnreachableError(
                 f"{request} to {self.broker} was not sent, because a broker quota throttles this "
-                f"client for another {waiting_s:.3g} s. This is longer than the timeout allows.",
-                advice="Raise the quota of this client id, or raise the timeout.",
+                f"client for another {waiting_s:.3g} s, longer than the timeout allows.",
+                advice="Raise the quota for this client id, or raise the timeout.",
             )
         throttle_s = self._clock.left_s(self.throttled_until)
         if throttle_s:
@@ -374,7 +374,7 @@ class Connection:
         return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
 
     def _write_all(self, request: Request[Any] | str, deadline: float) -> None:
-        """Send all bytes, including those of held-back requests. Errors contain `request`."""
+        """Send all bytes, including those of held-back requests. Errors name `request`."""
         self._write_available()
         while self._is_sending():
             # A broker stops reading requests if the client does not read the responses.
@@ -519,9 +519,9 @@ def wait_any(
 ) -> list[InFlightRequest[Any]]:
     """Wait until at least one request is done, and return all requests that are done.
 
-    Returns an empty list at the deadline. The requests can belong to several brokers. Unsent bytes
-    of their connections are sent during the wait. A failed request counts as done. Nothing more is
-    read from a connection once one of its requests is done.
+    Returns an empty list at the deadline. The requests can belong to several brokers. During the
+    wait, the function sends the unsent bytes of the requests' connections. A failed request counts
+    as done. After a request is done, nothing more is read from its connection.
     """
     while True:
         connections = {id(p.connection): p.connection for p in in_flight_requests if not p.done}

@@ -1,9 +1,9 @@
 """Serialize requests and deserialize responses with kio's schemas.
 
-Requests of any version are written from plain values, and responses are read into kio's classes.
-kio's own reader and writer are not used. Its reader allocates memory for every element that an
-array declares, and rejects unknown tagged fields (ADR 2). Its writer imports asyncio, which would
-delay every process of a streaming query.
+Requests in any version are serialized from plain values. Responses are deserialized to instances of
+kio's classes. This module replaces kio's own reader and writer. The reader in kio allocates memory
+for every element that an array declares, and rejects unknown tagged fields (ADR 2). The writer in
+kio imports asyncio, which would delay every process of a streaming query.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Defines the client's reactions to Kafka's error codes, and the error class for each code.
 
 The error class is used after the last retry. A reaction is defined for every code.
-`Reader.error_code` maps unknown codes to UNKNOWN_SERVER_ERROR. Only fetches and offset lookups
-retry this error code.
+`Reader.error_code` maps unknown codes to UNKNOWN_SERVER_ERROR. After this error code, only fetches
+and offset lookups are retried.
 
 Sources: `RetriableException`, `InvalidMetadataException` and their subclasses in Kafka's clients.
 kio's `ErrorCode.retriable` corresponds to `RetriableException`.
@@ -117,7 +117,7 @@ _CLASS_BY_CODE: Final = {code: kind for kind, codes in _CODES_BY_CLASS.items() f
 
 
 def error_class(code: ErrorCode) -> type[KafkaError]:
-    """Return the error class for a code that retries did not resolve."""
+    """Return the error class for an error code that is returned even after the last retry."""
     return _CLASS_BY_CODE.get(code, KafkaError)
 
 

@@ -54,8 +54,8 @@ class FetchPartition:
 class FetchLimits:
     """The settings that apply to all partitions of a request.
 
-    The broker waits up to `wait_ms_max` until it has `bytes_min` bytes. If `rack` contains the rack
-    of the client, the client can read from the closest replica.
+    The broker waits until it has `bytes_min` bytes, for at most `wait_ms_max` ms. If `rack`
+    contains the client's rack, the client can read from the closest replica.
     """
 
     isolation_level: IsolationLevel

@@ -26,12 +26,12 @@ _NO_GENERATION: Final = -1
 
 
 def offset_fetch_operation(group_id: str) -> str:
-    """Return the description of `committed_offsets` for error messages."""
+    """Return the name of the operation `committed_offsets` for error messages."""
     return f"reading the committed offsets of {CoordinatorKey.group(group_id)}"
 
 
 def offset_commit_operation(group_id: str) -> str:
-    """Return the description of `commit_offsets` for error messages."""
+    """Return the name of the operation `commit_offsets` for error messages."""
     return f"committing offsets of {CoordinatorKey.group(group_id)}"
 
 
@@ -150,7 +150,7 @@ def check_commits(
 def partition_mismatch(
     received: Collection[TopicPartition], requested: Collection[TopicPartition]
 ) -> str | None:
-    """Return how the received partitions differ from the requested partitions, or None."""
+    """Return a description of missing or unrequested partitions, or None if there are none."""
     if missing := set(requested) - set(received):
         return f"{min(missing)} is missing from the response"
     if len(received) > len(requested):

@@ -171,7 +171,7 @@ def metadata_request(
 
 
 def cluster_metadata(response: Any) -> ClusterMetadata:
-    """Convert a Metadata response, given as an instance of kio's class for any version."""
+    """Convert a Metadata response of any version, which is an instance of a kio class."""
     topics = {}
     failed = {}
     for topic in response.topics:

@@ -32,7 +32,7 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 class MalformedResponseError(Exception):
-    """The bytes are not a valid response. The text contains the field and the reason."""
+    """The bytes are not a valid response. The error message contains the field and the reason."""
 
 
 class Reader:
@@ -132,7 +132,7 @@ class Reader:
         return tuple([element() for _ in range(length)])
 
     def _take_elements(self, count: int, what: str) -> None:
-        """Count elements. Raises an error if the response cannot or must not contain so many."""
+        """Add `count` to the elements read. Raises an error if `count` exceeds a limit."""
         possible = min(self.left, self._elements_left)
         if count < 0 or count > possible:
             raise MalformedResponseError(

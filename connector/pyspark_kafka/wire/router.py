@@ -54,9 +54,9 @@ IDLE_S_MAX: Final = 540.0
 class ApiError(Exception):
     """An error code in a response or in the metadata.
 
-    The native engine converts it to a `KafkaError`. `operation` describes the request, for example
-    "listing offsets of t-0". `fields` are the fields of `PysparkKafkaError` that identify the
-    affected object.
+    The native engine converts this exception to a `KafkaError`. `operation` describes the request,
+    for example "listing offsets of t-0". `fields` are the fields of `PysparkKafkaError` that
+    identify the affected object.
     """
 
     def __init__(self, code: ErrorCode, operation: str, **fields: Any) -> None:
@@ -172,7 +172,7 @@ class Router:
         )
 
     def _note_failure(self, *, is_suspicious: bool) -> None:
-        """Update `misconfigured_since`. A failure is suspicious if an option may have caused it."""
+        """Update `misconfigured_since`. A failure is suspicious if an option may be its cause."""
         if not is_suspicious:
             self._suspected_since = None
         elif self._suspected_since is None:
@@ -199,7 +199,7 @@ class Router:
         return opened
 
     def is_usable(self, connection: Connection) -> bool:
-        """Return whether a connection is open and was not idle for `connections.max.idle.ms`."""
+        """Return whether a connection is open and has not exceeded `connections.max.idle.ms`."""
         idle_s = self.clock.now() - connection.used_at if connection.is_idle else 0.0
         return connection.is_usable and idle_s <= self.idle_s_max
 
@@ -272,8 +272,8 @@ class Router:
     ) -> ClusterMetadata:
         """Request the metadata of these topics, or of all topics if `topics` is None.
 
-        Returns the metadata of the response and merges it into `metadata`. See `metadata_request`
-        for `create`.
+        Merges the metadata in the response into `metadata`, and returns the metadata in the
+        response. `metadata_request` describes `create`.
         """
 
         def make_request(connection: Connection) -> Request[Any]:
@@ -384,7 +384,8 @@ class Router:
     ) -> Mapping[str, Broker | ApiError]:
         """Return the coordinator of each group id or transactional id, or an error.
 
-        Coordinators that are not cached are looked up in one request, if the broker supports this.
+        Coordinators that are not cached are looked up in one request if the broker supports
+        requests with several keys.
         """
         keys = {name: CoordinatorKey(kind, name) for name in names}
         found: dict[str, Broker | ApiError] = {

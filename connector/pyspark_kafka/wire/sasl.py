@@ -92,7 +92,7 @@ def authentication(credentials: SaslCredentials, versions: BrokerVersions) -> Au
         if version > 0:
             lifetime_s = response.session_lifetime.total_seconds() or lifetime_s
         challenge = bytes(response.auth_bytes)
-    raise _failed(credentials, f"the exchange did not end after {_ROUNDS_MAX} messages")
+    raise _failed(credentials, f"the SASL exchange did not end after {_ROUNDS_MAX} messages")
 
 
 def _check_handshake(credentials: SaslCredentials, response: Any) -> None:
@@ -309,7 +309,7 @@ def is_bearer_token(token: str) -> bool:
 
 
 def check_extensions(extensions: Mapping[str, str]) -> str | None:
-    """Return why OAUTHBEARER cannot send these extensions, or None."""
+    """Return the reason why OAUTHBEARER cannot send these extensions, or None if it can."""
     for name, value in extensions.items():
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
             return f"{json.dumps(name)} is not a valid extension name"

@@ -2,7 +2,7 @@
 
 The handshake ends by the deadline of the connection. A peer that does not speak TLS causes an
 error, so nothing is ever sent without encryption. Sessions are resumed per address. The error for a
-failed handshake states which side rejected what, and names the option to check.
+failed handshake states which side rejected the handshake and why, and names the option to check.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ Part = Literal["authorities", "certificate", "key", "passphrase"]
 
 
 class TlsSettingsError(Exception):
-    """A certificate or key cannot be used. `part` identifies it. The text contains the reason."""
+    """The TLS setting `part` cannot be used. The error message contains the reason."""
 
     def __init__(self, part: Part, reason: str) -> None:
         super().__init__(reason)
@@ -268,7 +268,7 @@ class TlsTransport:
 
 
 def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
-    """Return the first part if it fills a TLS record, otherwise several small parts joined.
+    """Return the first part if it fills a TLS record. Otherwise, join several small parts.
 
     After an incomplete send, OpenSSL requires the same bytes again. Therefore, the next result of
     this function starts with the bytes of the previous result.
@@ -317,7 +317,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
         if settings.ca_location is None and settings.ca_pem is None:
             context.load_default_certs()
     except ssl.SSLError:
-        reason = "it does not contain a certificate in PEM format"
+        reason = "no certificate in PEM format was found"
         raise TlsSettingsError("authorities", reason) from None
     except (OSError, ValueError) as error:
         where = "" if settings.ca_location is None else f"{settings.ca_location!r}: "
@@ -347,9 +347,9 @@ def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -
 
     chain_pem, key_pem = _normalized(certificate.chain), _normalized(certificate.key)
     if "-----BEGIN CERTIFICATE-----" not in chain_pem:
-        raise TlsSettingsError("certificate", "it does not contain a certificate in PEM format")
+        raise TlsSettingsError("certificate", "no certificate in PEM format was found")
     if "PRIVATE KEY-----" not in key_pem:
-        raise TlsSettingsError("key", "it does not contain a private key in PEM format")
+        raise TlsSettingsError("key", "no private key in PEM format was found")
     try:
         with _file(chain_pem) as chain, _file(key_pem) as key:
             context.load_cert_chain(chain, key, password=passphrase)
@@ -364,7 +364,8 @@ def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -
                 else "the passphrase of the private key is wrong"
             )
             raise TlsSettingsError("passphrase", reason) from None
-        raise TlsSettingsError("certificate", f"OpenSSL cannot read it ({_text(error)})") from None
+        reason = f"OpenSSL cannot read the certificate ({_text(error)})"
+        raise TlsSettingsError("certificate", reason) from None
     except (OSError, ValueError) as error:
         raise TlsSettingsError("certificate", _text(error)) from None
 

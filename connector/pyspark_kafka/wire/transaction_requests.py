@@ -235,7 +235,7 @@ def send_offsets_to_transaction(
     version: TransactionVersion,
     deadline: float,
 ) -> None:
-    """Add the offsets of a group to a transaction, which commits them with its records.
+    """Add the offsets of a group to a transaction, to commit offsets and records atomically.
 
     Sends AddOffsetsToTxn (only for transaction version 1) and TxnOffsetCommit. Raises
     `ApiError`.
@@ -310,7 +310,7 @@ def _call_each_coordinator(
     read: Callable[[str, _ProducerResponse], T],
     deadline: float,
 ) -> dict[str, T | ApiError | KafkaError]:
-    """Send one request for each id in parallel; return the result of `read`, or an error."""
+    """Send one request per id in parallel. Return the result of `read` or an error, by id."""
     errors, brokers = _coordinators(router, transactional_ids, deadline)
     requests = {
         name: BrokerRequest(broker, partial(make_request, name)) for name, broker in brokers.items()

@@ -30,7 +30,7 @@ host."""
 
 
 class TransportError(Exception):
-    """The connection failed or could not be opened. The text contains the reason.
+    """The connection failed or could not be opened. The error message contains the reason.
 
     `option` is the option that is probably wrong, and `advice` describes what to check. If
     `is_rejection` is True, one side rejected the certificate or the protocol of the other side, so

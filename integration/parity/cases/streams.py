@@ -57,9 +57,9 @@ def _restarted(
     expected: Expected = SAME,
     also: tuple[str, ...] = (),
 ) -> CaseTemplate:
-    """Return a case that runs a query, changes something, and runs the query again.
+    """Return a case that runs a query twice, with a change between the two runs.
 
-    The second run may have other options. The case's own topic has two partitions, which contain 4
+    The second run may use other options. The case's own topic has two partitions, which contain 4
     and 2 records.
     """
     steps = (Run(), *between, Run(options=later or {}))

@@ -149,9 +149,9 @@ class SimulatedProcess:
 
 
 def _milliseconds(seconds: float) -> int:
-    """Return the milliseconds, rounded up.
+    """Convert seconds to milliseconds, rounded up.
 
-    A wait that takes no time would never reach its deadline.
+    If a wait were rounded down to 0 ms, it would never reach its deadline.
     """
     return max(0, math.ceil(seconds * 1_000))
 

@@ -1,7 +1,7 @@
 """One run of a sink plan: the cluster, the query, the faults, and the final check.
 
-Processes of the query are killed, stalled and duplicated at failpoints. At first, faults are also
-injected into the cluster; later, they are not. Finally, the query must complete. The outcome
+Processes of the query are killed, stalled and duplicated at failpoints. Faults are also injected
+into the cluster, but only in the first part of the run. The query must complete. The outcome
 depends only on the plan. Invariants:
 
 - Every row is committed exactly once.
@@ -93,7 +93,10 @@ def run_sink(plan: SinkPlan) -> SinkOutcome:
 
 
 def _config_of(broker_id: int, settings: Settings, workload: Workload) -> BrokerConfig:
-    """Return a broker's config, with compaction and, if the workload requires it, expiring ids."""
+    """Return a broker's config with log compaction.
+
+    If the workload requires it, transactional ids expire after a few seconds.
+    """
     config = replace(
         config_of(broker_id, settings), log_cleaner_enable=True, log_cleaner_backoff_ms=500
     )
@@ -293,7 +296,7 @@ class _SinkRun:
         self.trace.append(f"{self._event_queue.elapsed_ms:6d} ms  {line}")
 
     def reached(self, failpoint: str) -> None:
-        """Kill or stall the current process with the probabilities of the workload."""
+        """Kill or stall the current process with the workload's probabilities."""
         process = current()
         if process is None:
             return

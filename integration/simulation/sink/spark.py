@@ -66,7 +66,7 @@ class Machines(Protocol):
         """Return the time of the current process's clock."""
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Run an action, such as a restart, after a delay. It does not run in a process."""
+        """Run an action, such as a restart, after a delay and outside any simulated process."""
 
     def violate(self, what: str) -> None:
         """Report the violation of an invariant."""

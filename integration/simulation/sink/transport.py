@@ -1,4 +1,4 @@
-"""The transport of the wire client over the simulated network.
+"""The transport with which the wire client uses the simulated network.
 
 The network's frames are requests and responses, so the transport splits the client's byte stream
 into frames. Invariant: a killed process neither sends nor receives.

@@ -63,7 +63,7 @@ def test_certificates_are_requested_besides_sasl_only_by_the_listener(
         ({**PEM, "ssl.keystore.key": "K"}, "must be set together"),
         ({**INLINE, "ssl.keystore.location": "f"}, "Both ssl.keystore.location and"),
         ({**INLINE, "ssl.keystore.password": "p"}, "cannot be specified with PEM"),
-        ({**INLINE, "ssl.truststore.password": "p"}, "the truststore is not"),
+        ({**INLINE, "ssl.truststore.password": "p"}, "ssl.truststore.password"),
         ({**INLINE, "ssl.enabled.protocols": "TLSv1"}, "ssl.enabled.protocols must be"),
         ({**INLINE, "ssl.principal.mapping.rules": "RULE:x"}, "Invalid rule"),
     ],
@@ -98,7 +98,7 @@ def test_mechanisms_and_their_users() -> None:
     ("configs", "message"),
     [
         ({}, "Use one or more of PLAIN"),
-        ({"sasl.enabled.mechanisms": "PLAIN"}, f"needs {JAAS}"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, JAAS),
         ({"sasl.enabled.mechanisms": "PLAIN", JAAS: "x"}, "control flag not specified"),
         ({"sasl.enabled.mechanisms": "PLAIN", JAAS: "x required;"}, "must be org.apache"),
     ],
@@ -112,7 +112,7 @@ def test_invalid_sasl_settings_are_rejected(configs: dict[str, str], message: st
     ("mechanism", "options", "message"),
     [
         ("PLAIN", 'username="b" password="p"', None),
-        ("PLAIN", 'username="b"', "has no option 'password'"),
+        ("PLAIN", 'username="b"', "'password'"),
         ("GSSAPI", "", "must be included in sasl.enabled.mechanisms"),
     ],
 )

@@ -68,7 +68,10 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRegularExpression:
-    """The topics that match a regular expression, and the metadata offset and time of the match."""
+    """The topics that match a regular expression.
+
+    `version` is the metadata offset at which the expression was resolved.
+    """
 
     topics: frozenset[str]
     version: int
@@ -140,7 +143,7 @@ class ConsumerGroup:
         return (topic_id, partition) in self._owner_epochs
 
     def supports_classic_protocols(self, names: Iterable[str]) -> bool:
-        """Return whether all members that use the classic protocol support one of the protocols."""
+        """Return whether all members that use the classic protocol support one of `names`."""
         supported = [
             {protocol.name for protocol in member.classic.protocols}
             for member in self.members.values()
@@ -334,7 +337,10 @@ class ConsumerGroup:
 def _with_epochs(
     assigned: tuple[AssignedPartitions, ...], member_epoch: int
 ) -> AssignmentWithEpochs:
-    """Return the partitions with their epochs. Old records do not contain the epochs."""
+    """Return the partitions with the epochs in which they were assigned.
+
+    If an old record does not contain these epochs, the member epoch is used.
+    """
     found: dict[Uuid, Mapping[int, int]] = {}
     for one in assigned:
         if len(one.assignment_epochs) == len(one.partitions):

@@ -48,7 +48,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request contains the whole state of the member.
+        """Whether the request contains the full state of the member.
 
         Clients send such a request after errors.
         """

@@ -241,7 +241,11 @@ class ConsumerGroupManager:
         is_join: bool,
         uses_classic_protocol: bool = False,
     ) -> ConsumerGroupMember:
-        """Return a static member. A joining member replaces a previous member that has left."""
+        """Return a static member.
+
+        A joining member replaces the previous member with the same instance id. If both members
+        use the consumer protocol, the previous member must have left.
+        """
         current = group.static_member(instance_id)
         if not is_join:
             return checked_static_member(current, member_id, instance_id)
@@ -272,7 +276,10 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         changes: list[ConsumerGroupChange],
     ) -> bool:
-        """Add a record if the member has changed. Return whether its topic names have changed."""
+        """Add a record if the member has changed.
+
+        Return whether the names of its subscribed topics have changed.
+        """
         if member == before:
             # A new member always differs from `before`, because it has a rebalance timeout.
             return False
@@ -420,7 +427,7 @@ class ConsumerGroupManager:
                 changes.append(target_record(group_id, member_id, target))
         changes.append(target_epoch_record(group_id, group_epoch, now_ms))
         logger.info(
-            "Group %r: calculated the target assignment of epoch %d with assignor %r",
+            "Group %r: calculated the target assignment for epoch %d with assignor %r",
             group_id, group_epoch, name,
         )  # fmt: skip
         return group_epoch, targets[member.member_id]
@@ -433,8 +440,8 @@ class ConsumerGroupManager:
     ) -> str:
         """Return the assignor that most members prefer, or the default.
 
-        `before` and `member` are the states of one member before and after an update. Of these two
-        states, only the preference in `member` counts.
+        `before` and `member` are the states of one member before and after an update. The
+        preference in `member` replaces the preference in `before`.
         """
         votes = Counter(dict.fromkeys(ASSIGNORS, 0))
         votes.update(one.server_assignor for one in group.members.values() if one.server_assignor)
@@ -520,7 +527,10 @@ class ConsumerGroupManager:
 def subscribe_dynamic(
     group: ConsumerGroup, member_id: str, *, is_join: bool
 ) -> ConsumerGroupMember:
-    """Return a member. A join can create the member. Raises: ApiError (UNKNOWN_MEMBER_ID)."""
+    """Return the member, or a new member if a client joins with a new member id.
+
+    Raises: ApiError (UNKNOWN_MEMBER_ID) if the member does not exist and `is_join` is False.
+    """
     if is_join:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
     return group.member(member_id)

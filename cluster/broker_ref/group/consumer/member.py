@@ -78,7 +78,7 @@ class ConsumerGroupMember:
 
     @property
     def uses_classic_protocol(self) -> bool:
-        """Whether the member sends JoinGroup requests, not ConsumerGroupHeartbeat requests."""
+        """Whether the member sends JoinGroup instead of ConsumerGroupHeartbeat requests."""
         return self.classic is not None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
@@ -99,7 +99,7 @@ class ConsumerGroupMember:
         assigned: Mapping[Uuid, Mapping[int, int]],
         pending_revocation: Mapping[Uuid, Mapping[int, int]],
     ) -> ConsumerGroupMember:
-        """Return the member in another state; its current epoch becomes the previous epoch."""
+        """Return the member in its new state. The current epoch becomes the previous epoch."""
         return replace(
             self,
             member_epoch=epoch,

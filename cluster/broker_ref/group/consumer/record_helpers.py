@@ -71,7 +71,7 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> Consumer
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> ConsumerGroupChange:
-    """Return the record of the epoch and the time of a target assignment."""
+    """Return the record with the epoch and the time of a target assignment."""
     return ConsumerGroupTargetAssignmentMetadataKey(
         group_id
     ), ConsumerGroupTargetAssignmentMetadataValue(
@@ -104,12 +104,12 @@ def regex_record(
 
 
 def regex_tombstone(group_id: str, regex: str) -> ConsumerGroupChange:
-    """Return the tombstone of a regular expression to which no member subscribes."""
+    """Return the tombstone for a regular expression to which no member subscribes."""
     return ConsumerGroupRegularExpressionKey(group_id, regex), None
 
 
 def stored_topics_tombstone(group_id: str) -> ConsumerGroupChange:
-    """Return the tombstone of the topic metadata that Kafka 4.0 stored."""
+    """Return the tombstone for the topic metadata that Kafka 4.0 stored."""
     return ConsumerGroupPartitionMetadataKey(group_id), None
 
 
@@ -125,7 +125,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupChange
 def group_tombstones(
     group: ConsumerGroup, member_ids: Iterable[str] | None = None
 ) -> list[ConsumerGroupChange]:
-    """Return the tombstones of a group and of these members (default: all its members)."""
+    """Return the tombstones for a group and for the given members (all members by default)."""
     group_id = group.group_id
     ids = list(group.members if member_ids is None else member_ids)
     changes: list[ConsumerGroupChange] = []

@@ -187,7 +187,10 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionValue:
-    """The topics that match a regular expression, and the metadata offset and time of the match."""
+    """The topics that match a regular expression.
+
+    `version` is the metadata offset at which the expression was resolved.
+    """
 
     topics: tuple[str, ...]
     version: int
@@ -316,7 +319,7 @@ def decode_consumer_key(data: bytes) -> ConsumerGroupKey | None:
         ]
         found: ConsumerGroupKey = key(*texts)
     except (MalformedRequestError, UnicodeDecodeError) as error:
-        raise UnreadableOffsetError(f"cannot decode a key {data[:100]!r}: {error}") from error
+        raise UnreadableOffsetError(f"cannot decode record key {data[:100]!r}: {error}") from error
     return found
 
 

@@ -1,10 +1,10 @@
 """Topic ids, partition counts and metadata hashes for consumer groups.
 
 Purpose: convert between topic names and ids, and calculate the hash that shows whether the
-subscribed topics have changed. Invariant: equal topics have equal hashes on all brokers. The hash
-differs from Kafka's, which uses XXH3 and also contains the racks of the replicas. If the stored
-hash is different, the coordinator bumps the group epoch, which is the only effect. Source: Kafka's
-`Utils.computeGroupHash`.
+subscribed topics have changed. Invariant: all brokers calculate the same hash for the same
+topics. The hash differs from Kafka's hash, which is calculated with XXH3 and includes the racks of
+the replicas. This difference has only one effect: if Kafka stored the hash, the coordinator bumps
+the group epoch. Source: Kafka's `Utils.computeGroupHash`.
 """
 
 from __future__ import annotations

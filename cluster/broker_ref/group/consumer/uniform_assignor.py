@@ -60,7 +60,7 @@ def _assign_equal_subscriptions(
 
 
 def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dict[str, int]:
-    """Return the partition count of each member: `quota`, or one more for `extra` members.
+    """Return the partition count of each member: `quota`, or `quota` + 1 for `extra` members.
 
     Members that have more than `quota` partitions are the first to receive an extra partition.
     """

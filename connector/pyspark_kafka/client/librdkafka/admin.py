@@ -209,7 +209,7 @@ class LibrdkafkaClient:
         return self._producers.lend()
 
     def close(self) -> None:
-        """Close the idle producer. Python closes the unreferenced admin handle."""
+        """Close the idle producer. Python closes the admin handle when nothing references it."""
         self._producers.close()
 
     def __enter__(self) -> Self:
@@ -280,6 +280,6 @@ def _offset_spec(query: OffsetQuery) -> Any:
 
 
 def _topic_id(uuid: object) -> str | None:
-    """Return the topic id as text, or None if it is all zeros (brokers older than 2.8)."""
+    """Return the topic id as text. Return None for the all-zero id of brokers older than 2.8."""
     text = str(uuid) if uuid is not None else ""
     return text if text.strip("A=") else None

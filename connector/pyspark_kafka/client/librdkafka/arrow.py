@@ -110,8 +110,8 @@ def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]
     """Return the headers of each record in order, or None for a record without headers.
 
     Repeated keys are retained. Raises `KafkaError` for a header key that is not UTF-8. For such a
-    key, confluent-kafka returns an incomplete list and sets an exception. `map` detects the
-    exception, but a direct call to `Message.headers` crashes the process (confluent-kafka 2.16,
+    key, confluent-kafka returns an incomplete list and sets an exception. Python raises an error if
+    `map` calls `Message.headers`, but a direct call crashes the process (confluent-kafka 2.16,
     Python 3.11).
     """
     lists: list[Any] = []
@@ -122,7 +122,7 @@ def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]
         failed = messages[len(lists)]
         raise KafkaError(
             f"The record at offset {failed.offset()} of {failed.topic()}-{failed.partition()} has "
-            "a header whose key is not valid UTF-8, which the librdkafka engine cannot decode.",
+            "a header whose key is not valid UTF-8. The librdkafka engine cannot decode such keys.",
             advice="To read this record, remove the 'includeHeaders' option.",
             column="headers",
             topic=failed.topic(),

@@ -138,12 +138,12 @@ def code_of(exception: KafkaException) -> Code:
 
 @dataclass(slots=True)
 class ErrorEvents:
-    """Stores one librdkafka handle's global errors, which concern brokers and authentication.
+    """Stores the global errors of one librdkafka handle: broker and authentication errors.
 
     `unauthorized` is the first authentication or authorization error since `clear` was called.
     After such an error, librdkafka retries until the timeout, usually without success. `last` is
-    the latest error of any kind, for the message of a timeout error. Both fields are cleared before
-    the next request, because a handle can exist for days and a broker may reject a login
+    the latest error of any kind, which is included in timeout errors. Both fields are cleared
+    before the next request, because a handle can exist for days and a broker may reject a login
     temporarily, for example during a restart.
     """
 

@@ -133,7 +133,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _MessageBuffer:
-    """Messages that have not been yielded yet, up to a maximum number of rows and bytes."""
+    """A buffer of messages that have not been yielded yet, limited by rows and bytes."""
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
@@ -155,13 +155,16 @@ class _MessageBuffer:
 
 @dataclass(slots=True)
 class _Fetched:
-    """The next offset that librdkafka will fetch, from its statistics."""
+    """The next offset that librdkafka will fetch, as reported in its statistics."""
 
     partition: TopicPartition
     next_offset: int | None = None
 
     def __call__(self, statistics: str) -> None:
-        """Store the next offset. The consumer calls this as its `stats_cb` (STATISTICS.md)."""
+        """Store the next offset.
+
+        The consumer calls this method as its `stats_cb` (see librdkafka's STATISTICS.md).
+        """
         topic = json.loads(statistics)["topics"].get(self.partition.topic, {})
         partition = topic.get("partitions", {}).get(str(self.partition.partition), {})
         self.next_offset = partition.get("next_offset", self.next_offset)

@@ -2,8 +2,8 @@
 
 Invariant: every wait is bounded.
 
-librdkafka's corresponding admin request is not used, because it crashes the process if the
-coordinator stops during the request (confluentinc/librdkafka#5397).
+librdkafka's admin request for group offsets is not used, because this request crashes the process
+if the coordinator stops during the request (confluentinc/librdkafka#5397).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWNED: Final[Mapping[str, str]] = {
 
 
 class GroupOffsets:
-    """The offsets of one group. The consumer is open only for a few requests."""
+    """The offsets of one group, which a short-lived consumer reads and commits."""
 
     def __init__(self, settings: LibrdkafkaSettings, group_id: str) -> None:
         self._group_id = group_id

@@ -1,13 +1,14 @@
 """The producer of the `librdkafka` engine, which uses librdkafka's idempotent producer.
 
-Arrow columns are put into librdkafka's queue with little Python code per row. Invariant: `flush`
-returns only if all rows are acknowledged, and no wait exceeds `delivery.timeout.ms` by more than a
-few seconds.
+The producer adds the rows of Arrow batches to librdkafka's queue with little Python code per row.
+Invariant: `flush` returns only if all rows are acknowledged, and no wait exceeds
+`delivery.timeout.ms` by more than a few seconds.
 
 Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). After
 `produce`, librdkafka counts a message as outstanding until the broker acknowledges the message or
 librdkafka reports its failure to `_Deliveries`. If no message is outstanding and no failure was
-reported, all rows are acknowledged. With this check, acknowledged rows require no Python callback.
+reported, all rows are acknowledged. Because of this check, acknowledged rows require no Python
+callback.
 """
 
 from __future__ import annotations
@@ -298,7 +299,8 @@ def _check_times(batch: pa.RecordBatch) -> None:
         raise RowError(
             "A row has the timestamp 1970-01-01T00:00:00.000Z, which librdkafka would replace "
             "with the current time.",
-            advice="Set the timestamp to null for the current time, or add one millisecond to it.",
+            advice="To use the current time, set the timestamp to null. Otherwise, add one "
+            "millisecond to the timestamp.",
             column="timestamp",
         )
 

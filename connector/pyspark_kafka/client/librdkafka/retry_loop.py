@@ -102,8 +102,8 @@ class NoResponseError(Exception):
     def is_retriable(self) -> bool:
         """Whether a later attempt may succeed.
 
-        An unknown topic or partition is retriable, because the metadata of new topics takes some
-        time to reach all brokers.
+        An error for an unknown topic or partition is retriable, because the metadata of a new topic
+        takes some time to reach all brokers.
         """
         return self.error.code() in _LEADERLESS | _COORDINATOR_MOVED or error_class(self.error) in (
             BrokerUnreachableError,

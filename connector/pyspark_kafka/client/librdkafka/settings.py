@@ -96,8 +96,8 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
         raise OptionError(
             f"Option 'kafka.{name}' requires the 'native' engine, because the 'librdkafka' engine "
             "does not support token providers or token files.",
-            advice="Set 'engine' to 'native', and remove options that this engine does not "
-            "support.",
+            advice="Set 'engine' to 'native', and remove all options that the 'native' engine does "
+            "not support.",
             option=f"kafka.{name}",
         )
 
@@ -138,7 +138,10 @@ def rejected_properties_as_option_errors(
 
 
 def _invalid(text: str, kafka: Mapping[str, str]) -> OptionError:
-    """Return the error for librdkafka's message. Names the option of the property, if known."""
+    """Return the error for a message from librdkafka.
+
+    The error names the option that sets the rejected property, if this option is known.
+    """
     if _NO_GSSAPI in text:
         return OptionError(
             "The SASL mechanism is GSSAPI (Kerberos), which the confluent-kafka wheels do not "

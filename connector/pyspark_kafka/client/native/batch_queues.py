@@ -112,10 +112,11 @@ class ProducerBatch:
 class _PartitionQueue:
     """The batches of one partition.
 
-    Their order is `presumed`, then `in_flight` and `failed`, then `waiting`. `presumed` batches may
-    have been appended, and are confirmed when a later batch is confirmed. `sent_to` is the broker
-    of the last request. `confirmed_by` is the broker of the last successful response. Several
-    batches may be in flight to `confirmed_by`, but only one batch to any other broker.
+    The order of the batches is `presumed`, then `in_flight` and `failed`, then `waiting`.
+    `presumed` batches may have been appended, and are confirmed when a later batch is confirmed.
+    `sent_to` is the broker of the last request. `confirmed_by` is the broker of the last successful
+    response. Several batches may be in flight to `confirmed_by`, but only one batch may be in
+    flight to any other broker.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)
@@ -134,7 +135,10 @@ class _PartitionQueue:
         return not (self.waiting or self.in_flight or self.failed or self.presumed)
 
     def may_send(self, now: float) -> bool:
-        """Return whether a batch is waiting, and neither a failed batch nor a backoff blocks it."""
+        """Return whether the partition has a batch to send.
+
+        A waiting batch cannot be sent while the partition has failed batches or is backing off.
+        """
         return bool(self.waiting) and not self.failed and now >= self.not_before
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:

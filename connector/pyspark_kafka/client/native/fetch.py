@@ -188,9 +188,10 @@ class PartitionReader(ABC, Generic[T]):
     def _retry_without_progress(
         self, request: _InFlightFetch, fetched: FetchedPartition, deadline: float
     ) -> None:
-        """Prepare a retry with another replica or size, or back off. Raises an error at `deadline`.
+        """Prepare a retry with another replica or a larger fetch size, or back off.
 
-        If a follower reports the end of the range, the leader must confirm the end.
+        Raises an error after `deadline`. If a follower reports the end of the range, the leader
+        must confirm the end.
         """
         if self._preferred is not None and self._reports_end(fetched):
             self._preferred, self.rack = None, ""
@@ -225,10 +226,10 @@ class PartitionReader(ABC, Generic[T]):
     def _send_ahead(
         self, connection: Connection, position: int, deadline: float
     ) -> _InFlightFetch | None:
-        """Send the next fetch. Return None after an error, which the next `_send` then reports.
+        """Send the next fetch. Return None after an error, which the next `_send` reports.
 
-        Also returns None, without sending, if the broker is throttling `connection`. Waiting for
-        the broker would delay the rows that were already fetched.
+        Also returns None, without sending a fetch, if the broker is throttling `connection`.
+        Waiting until the throttling ends would delay the rows that were already fetched.
         """
         if self.router.clock.left_s(connection.throttled_until):
             return None
@@ -415,7 +416,7 @@ class PartitionReader(ABC, Generic[T]):
     # --- responses without progress ---
 
     def _reports_end(self, fetched: FetchedPartition) -> bool:
-        """Return whether a response says that the range has no more visible records."""
+        """Return whether a response shows that the range has no more visible records."""
         visible_end = fetched.high_watermark
         if self.errors.isolation_level is IsolationLevel.READ_COMMITTED:
             visible_end = fetched.last_stable_offset
@@ -426,12 +427,12 @@ class PartitionReader(ABC, Generic[T]):
         )
 
     def _is_confirmed(self, request: _InFlightFetch) -> bool:
-        """Return whether an empty response means the end of the range.
+        """Return whether an empty response confirms that the range has no more records.
 
         A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
         records. Such a read starts below the earliest local offset. Returns False for a response
-        from a follower: its earliest local offset can differ from the leader's, and only the
-        leader's offset can be requested.
+        from a follower, because the follower's earliest local offset can differ from the leader's,
+        and only the leader's can be requested.
         """
         if self._preferred is not None:
             return False

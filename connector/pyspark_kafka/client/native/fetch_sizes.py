@@ -5,9 +5,9 @@ with a few large fetches. The last response provides estimates of the bytes per 
 ratio of decoded bytes to fetched bytes. Invariant: a fetch requests at most `bytes_max` bytes, and
 is expected to decode to at most `DECODED_BYTES_MAX` bytes of rows.
 
-The memory of a task contains the response that is being decoded, the next response and the decoded
-rows. Together, they take up about `2 * FETCH_BYTES_MAX + DECODED_BYTES_MAX` bytes, unless a record
-batch is larger than a fetch, or is compressed much better than the previous batches.
+A task holds the response that is being decoded, the next response and the decoded rows in memory.
+Together, these take up about `2 * FETCH_BYTES_MAX + DECODED_BYTES_MAX` bytes, unless a record batch
+is larger than a fetch, or is compressed much better than the previous batches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FetchSizes:
         self._decoded_per_byte = max(decoded_bytes / max(fetched_bytes, 1), 1.0)
 
     def shrink(self, requested_bytes: int) -> None:
-        """Reduce the size of further fetches, because a response did not arrive in time."""
+        """Reduce the size of later fetches, because a response did not arrive in time."""
         self._bytes_max_in_time = max(requested_bytes // 4, _SPARE_BYTES)
 
     def grow_for_batch(self, requested_bytes: int) -> bool:

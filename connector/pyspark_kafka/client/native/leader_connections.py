@@ -44,7 +44,7 @@ class ProduceCall:
 
 @dataclass(slots=True)
 class LeaderConnection:
-    """The connection to one leader, and its requests in flight in the order they were sent."""
+    """The connection to one leader, and the requests in flight on it, oldest first."""
 
     broker: Broker
     connection: Connection
@@ -106,7 +106,7 @@ class LeaderConnections:
     def done(self) -> Iterator[tuple[LeaderConnection, ProduceCall]]:
         """Yield the calls that have received a response or failed.
 
-        The calls of each connection are yielded in the order they were sent.
+        The calls of each connection are yielded in the order in which they were sent.
         """
         clock = self.router.clock
         while wait_any(self.in_flight_requests(), deadline=clock.now(), clock=clock):

@@ -1,9 +1,9 @@
 """Reads all batches of a partition, including those of open and aborted transactions.
 
 The reader implements `TransactionalClient.read_log`. It also reads beyond the last stable offset,
-because other producers' open transactions hold back this offset. Invariant: batches are yielded in
-the order of their offsets. The only batches that are omitted are those before the log start offset
-at the start of the read.
+which open transactions of other producers hold back. Invariant: batches are yielded in the order of
+their offsets. The reader omits only the batches that precede the log start offset when the read
+starts.
 """
 
 from __future__ import annotations

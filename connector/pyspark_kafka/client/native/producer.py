@@ -190,7 +190,10 @@ class NativeProducer:
 
     @property
     def _piece_bytes(self) -> int:
-        """The maximum size in bytes of a buffered piece, unless it is a single larger row."""
+        """The maximum size in bytes of a buffered slice of rows.
+
+        A slice with a single row can be larger.
+        """
         return max(1, min(self._settings.buffer_bytes // 4, _PIECE_BYTES_MAX))
 
     @property
@@ -241,7 +244,10 @@ class NativeProducer:
     # --- progress ---
 
     def _progress(self, *, include_all: bool = False) -> None:
-        """Handle responses, encode the rows that are ready (or all rows), and send batches."""
+        """Handle responses, encode rows, and send batches.
+
+        If `include_all` is False, only rows that are ready are encoded.
+        """
         try:
             self._handle_responses()
             if self._connections.fail_overdue():
@@ -553,8 +559,8 @@ class NativeProducer:
     ) -> str | None:
         """Update metadata after a retriable error. Return the failure if the partition must wait.
 
-        Uses the leader in the response, if the response contains one (KIP-951). A new leader gets
-        the batch without a backoff.
+        Uses the leader in the response, if the response contains one (KIP-951). The batch is sent
+        to a new leader without a backoff.
         """
         partition, code = partition_response.topic_partition, partition_response.error_code
         failure = f"{leader.broker} returned {format_code(code)}"
@@ -613,8 +619,8 @@ class NativeProducer:
     def _is_overdue(self) -> bool:
         """Return whether a deadline has passed.
 
-        Callers use this method to omit failures after a deadline from error messages, because such
-        failures did not cause the timeout.
+        Callers use this method to omit failures that occur after a deadline from error messages,
+        because such failures did not cause the timeout.
         """
         now = self._clock.now()
         return self._first_deadline(now) < now

@@ -38,10 +38,10 @@ class RowBuffer:
         self.bytes += rows.nbytes
 
     def take(self, bytes_max: int) -> pa.RecordBatch:
-        """Remove the oldest pieces and return them as one Arrow batch.
+        """Remove the oldest slices of rows, and return them as one Arrow batch.
 
-        Returns at most `bytes_max` bytes, or one larger piece. Copies the rows if there are several
-        pieces.
+        The batch contains at most `bytes_max` bytes, unless the first slice is larger. If the batch
+        consists of several slices, the rows are copied.
         """
         count, size = 1, self.pieces[0].nbytes
         for piece in self.pieces[1:]:

@@ -113,7 +113,10 @@ class _Settings:
     kafka: Mapping[str, str]
 
     def option(self, name: str) -> str:
-        """Return the option that sets this property, or an option that can set it if none does."""
+        """Return the option that sets this property.
+
+        If no such option is set, return an option that can set the property.
+        """
         return option_of(name, self.kafka)
 
     def option_of_any(self, names: tuple[str, ...]) -> str:
@@ -208,14 +211,14 @@ def _from_pkcs12(settings: _Settings) -> ClientCertificate:
     except ValueError:
         wrong = settings.option("ssl.keystore.password")
         raise OptionError(
-            f"The store in option '{option}' cannot be read. Either the password in '{wrong}' is "
-            "wrong, or the file is not a PKCS#12 store.",
+            f"Option '{option}' refers to a store that cannot be read. Either the password in "
+            f"'{wrong}' is wrong, or the file is not a PKCS#12 store.",
             advice=f"Correct '{wrong}', or convert the store to PKCS#12 with keytool.",
             option=wrong,
         ) from None
     if store.key is None or store.cert is None:
         raise OptionError(
-            f"The store in option '{option}' contains no private key with a certificate.",
+            f"Option '{option}' refers to a store that contains no private key with a certificate.",
             advice="Use a key store. A trust store contains only certificates.",
             option=option,
         )
@@ -314,7 +317,7 @@ def _check_provider(settings: _Settings, mechanism: str) -> None:
         option = settings.option(other)
         raise OptionError(
             f"Option '{option}' has no effect, because '{provider}' sets a token provider.",
-            advice=f"Remove one of the two options. Settings for the provider have the prefix "
+            advice="Remove one of the two options. The options of the token provider begin with "
             f"'kafka.{TOKEN_PROVIDER}.'.",
             option=option,
         )
@@ -365,7 +368,7 @@ def _oidc(settings: _Settings, url: str, option: str) -> OidcTokens:
 
 
 def _is_local(url: str) -> bool:
-    """Return whether this is an `http:` URL that refers to this machine."""
+    """Return whether `url` is an `http:` URL that refers to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -102,7 +102,10 @@ class NativeSettings:
 
 
 def _security(properties: Mapping[str, str], kafka: Mapping[str, str]) -> Security | None:
-    """Convert the TLS and SASL settings. Their modules are imported only if TLS or SASL is used."""
+    """Convert the TLS and SASL settings.
+
+    The modules for TLS and SASL are imported only if the settings use TLS or SASL.
+    """
     if properties.get("security.protocol", _PLAINTEXT).strip().lower() == _PLAINTEXT:
         return None
     from pyspark_kafka.client.native.security import Security  # noqa: PLC0415

@@ -32,8 +32,8 @@ class TransactionPartitions:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Try to add partitions. Return the error codes for partitions that were not added.
 
-        A coordinator adds all partitions of a request or none. If it cannot add a partition, it
-        returns OPERATION_NOT_ATTEMPTED for the other partitions.
+        A coordinator adds either all partitions of a request or no partition. If it cannot add a
+        partition, it returns OPERATION_NOT_ATTEMPTED for the other partitions.
         """
         failed = add(partitions)
         self._added.update(p for p in partitions if p not in failed)

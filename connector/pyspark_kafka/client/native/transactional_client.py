@@ -342,7 +342,8 @@ class _ListTransactions:
             raise max(failures, key=is_retriable)
         for error in skipped:
             LOG.warning(
-                "The list of transactions with prefix %r is incomplete because a broker failed: %s",
+                "The list of transactions with prefix %r is incomplete, because a request to a "
+                "broker failed: %s",
                 self._id_prefix,
                 reason_of(error),
             )
@@ -351,8 +352,8 @@ class _ListTransactions:
     def _is_worth_retrying(self, broker: Broker, error: KafkaError) -> bool:
         """Return whether to query this broker again.
 
-        A broker that stays unreachable causes no further attempt, because other brokers take over
-        its transaction coordinators.
+        A broker that remains unreachable is not queried again, because other brokers take over its
+        role as transaction coordinator.
         """
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures

@@ -136,8 +136,8 @@ class NativeTransactionalProducer(NativeProducer):
         The offset belongs to the partition's last record, or to an earlier record of this
         transaction if the broker acknowledged later batches without an offset. In both cases, the
         next control batch of this producer id in the partition ends this transaction. Markers of
-        earlier transactions precede the offset, because InitProducerId returns only after they are
-        written.
+        earlier transactions precede the offset, because InitProducerId returns only after these
+        markers are written.
         """
         return MappingProxyType(self._last_offsets)
 

@@ -71,14 +71,15 @@ class AtLeastOnceWrite:
         """
         batch = "Batch" if batch_id is None else f"Micro-batch {batch_id}"
         rows = format_rows(_rows(messages))
-        log.warning("%s failed. Its finished tasks have already written: %s", batch, rows)
+        log.warning("%s failed. Rows written by its finished tasks: %s", batch, rows)
 
 
 @dataclass(frozen=True)
 class _Settings:
     """Client options as a cache key.
 
-    A streaming query creates a writer for every micro-batch, but checks the settings only once.
+    A streaming query creates a writer for every micro-batch, but checks its client options only
+    once.
     """
 
     options: ClientOptions

@@ -110,16 +110,17 @@ def _abort(
 def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> bool:
     """Return whether the sink's transactional id still belongs to this batch.
 
-    This check precedes InitProducerId, because even a rejected InitProducerId would abort a
-    decision that a newer owner is writing. With transaction version 1, this function aborts an open
-    transaction that contains this batch's decision. If that transaction stayed open, InitProducerId
-    with an expected epoch would abort it and return an error.
+    This check precedes InitProducerId, because even a rejected InitProducerId would abort the
+    transaction in which a newer owner is writing a decision. With transaction version 1, this
+    function aborts an open transaction that contains this batch's decision. If that transaction
+    stayed open, InitProducerId with an expected epoch would abort the transaction and return an
+    error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
         log.info(
             "Transactional id '%s' (%s) is not fenced, because the batch is decided or another run "
-            "has taken over",
+            "has taken over the id",
             sink_id,
             "unknown" if found is None else f"{found.state.value}, {found.producer}",
         )

@@ -165,9 +165,9 @@ class _Batch:
     def decision(self) -> Decision | None:
         """Return the decision for a batch that has not been decided before.
 
-        A batch without rows also has a decision. The decision records that the batch is committed,
-        and its transaction can commit source offsets. The result is None for a job without rows and
-        without `batchId`, because no later run would read its decision.
+        A batch without rows also has a decision, which records that the batch is committed. The
+        decision's transaction can also commit source offsets. The result is None for a job without
+        rows and without `batchId`, because no later run would read the decision.
         """
         results = self.results
         if not results.prepared and results.task.batch_id is None:
@@ -229,8 +229,8 @@ class _Batch:
             raise SinkFencedError(
                 f"{self._name} replays the batch of decision {number}, but the latest decision of "
                 f"this query in topic '{self.options.commit_topic}' is now {current}. "
-                "Either another run has continued the query, or the state was removed. The rows of "
-                "this run will not be visible.",
+                "Either another run has continued the query, or the decisions were removed. The "
+                "rows of this run will not be visible.",
                 advice="Make sure that only one run of the query is active.",
                 topic=self.options.commit_topic,
                 transactional_id=self._sink_id,
@@ -250,8 +250,8 @@ class _Batch:
         if None not in hashes and hashes[0] != hashes[1]:
             raise ReplayMismatchError(
                 f"{what}, but the checkpoint now contains different source offsets for this batch. "
-                "Input that is in only one of the two versions of the batch would be lost or "
-                "written twice. The committed rows are unchanged, and no rows were added.",
+                "With different offsets, some input records would be lost or written twice. The "
+                "committed rows are unchanged, and no rows were added.",
                 advice="Restore the checkpoint that the committed run used. If this is a different "
                 "query or a new checkpoint, use a different transactionalId.",
                 transactional_id=self._sink_id,
@@ -262,9 +262,9 @@ class _Batch:
         if decision.run == self.results.task.run:
             topics = {p.topic for entry in decision.entries for p in entry.last_offsets}
             raise ReplayMismatchError(
-                f"{self._name} was already committed by another write of the same run, with other "
-                f"rows (topics: {', '.join(sorted(topics)) or 'none'}). The rows of this write "
-                "were not added.",
+                f"{self._name} was already committed by another write of the same run, with "
+                f"different rows (topics: {', '.join(sorted(topics)) or 'none'}). The rows of this "
+                "write were not added.",
                 advice="If a foreachBatch function writes more than once, use a different "
                 "transactionalId for each write.",
                 transactional_id=self._sink_id,
@@ -362,12 +362,14 @@ class _Batch:
         try:
             error_code = self.client.end_transactions([end]).get(self._sink_id)
         except KafkaError as error:
-            raise self._unknown(f"the request to commit it failed. {reason_of(error)}") from error
+            raise self._unknown(
+                f"the request to commit the batch failed. {reason_of(error)}"
+            ) from error
         if error_code is None:
-            raise self._unknown("the request to commit it timed out without a response")
+            raise self._unknown("the request to commit the batch timed out without a response")
         if error_code is not ErrorCode.none:
             raise self._unknown(
-                f"the request to commit it returned the error {error_code.name.upper()}"
+                f"the request to commit the batch returned the error {error_code.name.upper()}"
             )
         log.info(
             "%s is decided: decision %d commits %s in %s",
@@ -440,7 +442,7 @@ class _Batch:
         )
 
     def finish(self, state: QueryState) -> None:
-        """Run steps 9 to 11. If one of them fails, the next planning run repeats it."""
+        """Run steps 9 to 11 of the protocol. The next planning run repeats a failed step."""
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, state, is_new=True)
         if lost:
@@ -500,7 +502,9 @@ class _Batch:
         except SinkFencedError as error:
             if self.results.task.batch_id is not None:
                 raise
-            log.warning("%s is committed. Another run then took over: %s", self._name, error)
+            log.warning(
+                "%s is committed. Another run then took over the sink id: %s", self._name, error
+            )
         except KafkaError as error:
             log.warning(
                 "%s is committed, but the open transactions of failed attempts could not be "

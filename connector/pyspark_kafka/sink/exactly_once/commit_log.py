@@ -1,7 +1,7 @@
 """Keeps an in-memory copy of the commit topic's records for one sink.
 
-Spark plans every micro-batch in the same process, and the topic can contain decisions from several
-hours. With the copy, the driver reads only new records for each micro-batch. Invariant: a
+Spark plans every micro-batch in the same process, and the topic can contain several hours of
+decisions. With the copy, the driver reads only new records for each micro-batch. Invariant: a
 transactional record batch is used only if the next transaction marker for its producer id is a
 commit marker. The copy is discarded and the whole partition is read again in three cases: the last
 read was more than five minutes ago, the topic was recreated, or truncation or compaction changed
@@ -43,7 +43,7 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the log retains all tombstones and markers since the last read."""
+        """Return whether the log still contains all tombstones and markers since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
@@ -131,8 +131,8 @@ def read_commit_log(
 ) -> CommitLog:
     """Read the commit log up to the current high watermark.
 
-    With `topic_id`, a recent copy in this process is updated if possible. Otherwise, the partition
-    is read from the start.
+    If `topic_id` is given and this process has a recent copy of the log, only newer records are
+    read. Otherwise, the partition is read from the start.
     """
     ends = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
     end_offset = ends[partition]

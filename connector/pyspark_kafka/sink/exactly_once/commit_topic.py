@@ -85,7 +85,7 @@ _SCHEMA: Final = pa.schema(
 
 
 class SinkNotRegisteredError(CommitTopicError):
-    """The commit topic contains no registration of the sink, or does not exist."""
+    """The sink is not registered in the commit topic, or the topic does not exist."""
 
 
 class CommitTopic:
@@ -125,8 +125,8 @@ class CommitTopic:
             raise SinkNotRegisteredError(
                 f"The commit topic '{self._name}' does not exist, so the decisions of "
                 f"transactionalId '{self._sink_id}' are unknown.",
-                advice="If the sink uses another commit topic (option 'commitTopic'), run the "
-                f"command again with the topic. {self._advice_to_register}",
+                advice="If the sink uses another commit topic (option 'commitTopic'), pass this "
+                f"topic to the command. {self._advice_to_register}",
                 topic=self._name,
                 transactional_id=self._sink_id,
             )
@@ -246,7 +246,7 @@ class CommitTopic:
 
         The registration later proves that the topic still contains the records of the sink. Raises
         `SinkNotRegisteredError` if the registration is missing, but the transaction coordinator
-        knows the sink's id. This means that records were lost or that the sink used another topic.
+        knows the sink's id. In this case, records were lost, or the sink used another topic.
         """
         known = (self._topic_id or "", self._sink_id)
         if known in _REGISTERED:
@@ -275,8 +275,9 @@ class CommitTopic:
             raise SinkNotRegisteredError(
                 f"The commit topic '{self._name}' does not contain transactionalId "
                 f"'{self._sink_id}', although the id has been used before. Either the option "
-                "'commitTopic' had another value, or the topic was deleted, truncated, or given "
-                "more partitions. A batch that was already written could be written again.",
+                "'commitTopic' had another value, or the topic was deleted or truncated, or "
+                "partitions were added to it. A batch that was already written could be written "
+                "again.",
                 advice="If the option 'commitTopic' has changed, restore its value. Otherwise "
                 "compare the output of the query with its checkpoint and its input. "
                 f"{self._advice_to_register}",
@@ -383,7 +384,7 @@ class CommitTopic:
 def _array(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
     """Build an array without `pyarrow.array`.
 
-    `pyarrow.array` imports pandas, which takes longer than planning.
+    `pyarrow.array` imports pandas, and this import takes longer than the planning of a batch.
     """
     ends = accumulate((len(value or b"") for value in values), initial=0)
     are_there = sum(1 << n for n, value in enumerate(values) if value is not None)

@@ -12,8 +12,8 @@ that is corrupt, missing or in a newer format.
 
 The parts form one JSON document, which is split into chunks of limited size. All chunks of a
 decision are written in one transaction. When all transactions of a decision are committed, the
-document is written again without its entries, as the finished record, and the chunks are deleted.
-Therefore the topic retains only one small record per query.
+document is written again as the finished record, without the list of transactions, and the chunks
+are deleted. Therefore the topic retains only one small record per query.
 
 The records with the highest number represent the state of a query: the finished record if it
 exists, otherwise the decision. Keys contain the number, so that a record never replaces a record of
@@ -153,8 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    The records must be written in the returned order. The topic then contains the state even if
-    only the first records are written.
+    The records must be written in the returned order. If only the first records are written, the
+    topic still contains the state.
     """
     decision = state.decision
     assert not state.is_finished, decision
@@ -336,7 +336,7 @@ class _StateReader:
             raise self._corrupt(record.key, record.position, wrong) from None
 
     def _by_query(self, records: Iterable[_Record]) -> dict[str, dict[tuple[int, bool], _Chunks]]:
-        """Return the records by query id, then by `(number, is_finished)`."""
+        """Group the records by query id, and within each query by `(number, is_finished)`."""
         found: dict[str, dict[tuple[int, bool], _Chunks]] = {}
         for record in records:
             try:
@@ -403,7 +403,7 @@ def _parsed(data: bytes) -> object:
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _RecordError("is corrupt: it does not contain a JSON object where one is required")
+        raise _RecordError("is corrupt: a value that must be a JSON object has another type")
     return value
 
 

@@ -1,9 +1,9 @@
 """Adds a failpoint before and after each request from a client.
 
 Tests use the failpoints to kill or stall the process, or to raise an error, between any two
-requests. The protocol and the engine need no changes for these tests. Invariant: every call is
-forwarded to the inner client. The name of a failpoint contains the name of the client's method, or
-`produce` for a producer's `send`.
+requests. The failpoints are in a wrapper, so tests run the unchanged code of the protocol and the
+client. Invariant: every call is forwarded to the wrapped client. The name of a failpoint contains
+the name of the client's method, or `produce` for a producer's `send`.
 """
 
 from __future__ import annotations

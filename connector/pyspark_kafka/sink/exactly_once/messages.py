@@ -1,4 +1,4 @@
-"""Defines the results of tasks, the only information about tasks that the commit receives.
+"""Defines the results of tasks. The commit receives no other information about the tasks.
 
 A task has one of three possible results, which Spark pickles. `TaskResults` contains the checked
 results of a whole batch. Invariant: each result identifies its batch and contains the sink's
@@ -69,10 +69,10 @@ class TaskMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(TaskMessage):
-    """The result of a task that wrote rows. The rows are acknowledged in an open transaction.
+    """The result of a task that wrote rows in a transaction.
 
-    If the transaction replaces a lost entry of a decision, `decision_number` is the number of that
-    decision.
+    All rows are acknowledged, and the transaction is still open. If the transaction replaces a lost
+    entry of a decision, `decision_number` is the number of that decision.
     """
 
     entry: Entry
@@ -94,7 +94,7 @@ class AlreadyCommitted(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResults:
-    """The results of all tasks of one batch. `task` is any of these tasks.
+    """The results of all tasks of one batch. `task` is the task with the first result.
 
     `replayed_number` is the number of the existing decision for this batch, or None. If such a
     decision exists, the transactions in `prepared` replace its lost rows.
@@ -186,7 +186,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
             raise _not_committed(
                 sink_id,
                 first.task,
-                f"its tasks belong to different batches. The task for partition "
+                "the tasks belong to different batches. The task for partition "
                 f"{first.task.partition} returned {what} {expected}, but the task for partition "
                 f"{other.task.partition} returned {found}",
             )
@@ -200,8 +200,8 @@ def _check_entry(sink_id: str, message: Prepared) -> None:
             sink_id,
             task,
             f"the task for partition {task.partition} returned transaction "
-            f"'{entry.transactional_id}' of partition {entry.partition}, which is the transaction "
-            "of another task",
+            f"'{entry.transactional_id}' (partition {entry.partition}), which belongs to another "
+            "task",
         )
 
 
@@ -216,7 +216,7 @@ def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None
     raise _not_committed(
         sink_id,
         results[0].task,
-        "its tasks found different decisions for the batch "
+        "the tasks found different decisions for the batch "
         f"({_few(str(number) for number in numbers)})",
     )
 

@@ -116,5 +116,8 @@ def is_task_id_of(text: str, sink_id: str, *, generation: int | None = None) -> 
 
 
 def prefix(sink_id: str, *, generation: int | None = None) -> str:
-    """Return the common prefix of the ids of the sink's attempts (of the generation, if given)."""
+    """Return the common prefix of the ids of the sink's task attempts.
+
+    With `generation`, return the common prefix of the ids in this generation.
+    """
     return f"{sink_id}/" if generation is None else f"{sink_id}/{generation}/"

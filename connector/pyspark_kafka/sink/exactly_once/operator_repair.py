@@ -1,7 +1,7 @@
 """Repairs a sink without Spark: recovers unfinished batches, or removes the sink's state.
 
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
-functions in the same order as the query at its next start. A repair fences the sink, commits
+functions in the same order as the query does when it next starts. A repair fences the sink, commits
 decided transactions and aborts undecided transactions. A repair is safe while a query is running,
 but the query's current batch fails with an error. A repair accepts the loss of rows or removes
 unreadable decisions only if the operator requests it.
@@ -74,11 +74,10 @@ def check(report: Report, request: RepairRequest) -> None:
 
 
 def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str, ...]:
-    """Compare two reports made a few seconds apart, and return signs that the owner is alive.
+    """Compare two reports made a few seconds apart, and return signs that a batch is running.
 
-    The signs show that a batch is running. A repair would make this batch fail. A query that is
-    waiting for input shows no signs, but a repair does not disturb such a query: the query fences
-    the sink again before its next batch.
+    A repair would make this batch fail. A query that is waiting for input shows no signs, but a
+    repair does not disturb such a query: the query fences the sink again before its next batch.
     """
     return tuple(_signs(earlier, later, quiet_ms))
 
@@ -123,7 +122,7 @@ def _traces(report: Report) -> object:
 
 
 def planned_actions(report: Report, request: RepairRequest) -> tuple[str, ...]:
-    """Return the predictable actions of a repair, or an empty tuple if no repair is needed."""
+    """Return the actions that a repair will attempt, or an empty tuple if no repair is needed."""
     if not (report.unfinished or report.leftover or request.forget):
         return ()
     return tuple(_planned_actions(report, request))
@@ -175,8 +174,8 @@ def repair(
     """Repair the sink, and report each completed action. A failed repair can be repeated.
 
     Reads the decisions again after fencing the sink, because fenced owners can no longer change
-    them. Raises `SinkFencedError` if a query has taken over again, `OutcomeUnknownError` if an
-    outcome is unknown, or a subclass of `KafkaError`.
+    them. Raises `SinkFencedError` if a query has fenced the sink in the meantime,
+    `OutcomeUnknownError` if an outcome is unknown, or a subclass of `KafkaError`.
     """
     sink_id = report.sink_id
     owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
@@ -277,7 +276,7 @@ def _forget(
         raise SinkFencedError(
             f"The decisions of transactionalId '{sink_id}' were not removed. Either a query has "
             "taken over the id again, or the transaction that removes them has timed out.",
-            advice="Stop the query if it is running, and repeat the command.",
+            advice="Stop the query if it is running, and run the command again.",
             transactional_id=sink_id,
         ) from error
     except BaseException:
@@ -291,6 +290,6 @@ def _forget(
         raise OutcomeUnknownError(
             f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed, "
             f"because EndTxn {result}. Either all or none of them were removed.",
-            advice="Repeat the command.",
+            advice="Run the command again.",
             transactional_id=sink_id,
         )

@@ -1,6 +1,7 @@
 """Determines the state of a sink with read-only requests.
 
-Returns decisions, open transactions, the owner and waiting consumers as one frozen `Report`.
+Returns a frozen `Report` with decisions, open transactions, the sink's owner and the partitions in
+which read_committed consumers are blocked.
 Invariant: this module only reads from Kafka, so a report can be made at any time, even while the
 query is running. The report is a snapshot.
 """
@@ -99,7 +100,7 @@ class DecisionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A task's transaction that is open or ending.
+    """A task's transaction that is ongoing or is being completed.
 
     `is_decided` is set if an unfinished decision contains the transaction.
     """
@@ -312,8 +313,8 @@ def _entry(client: TransactionalClient, entry: Entry, state: EntryState) -> Entr
 def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...]:
     """Return the offsets of a transaction's rows, regardless of its outcome.
 
-    An entry contains only the last offsets. The search for the first offsets proceeds backwards
-    from the last offsets in growing windows, until it has found as many rows as the entry has.
+    A decision's entry contains only the last offsets. The search for the first offsets proceeds
+    backwards from the last offsets in growing windows, until it has found all rows of the entry.
     """
     try:
         first = _first_offsets(client, entry)
@@ -365,7 +366,7 @@ def _rows_between(
 def _held(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[tuple[HeldPartition, ...], str | None]:
-    """Return the held partitions, or an error message if the principal cannot read them."""
+    """Return the partitions with blocked consumers, or the message of an `AccessError`."""
     try:
         return _held_partitions(client, transactions), None
     except AccessError as error:

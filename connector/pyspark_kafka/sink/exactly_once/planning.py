@@ -71,8 +71,8 @@ class LastDecision:
     """The last decision of a query. Tasks compare their batch with this decision.
 
     `lost` contains Spark's partitions whose rows are lost. `totals_of_lost` contains the totals of
-    these rows by partition. `unknown` is set if the outcome of the decision is unknown, because the
-    query cannot continue without the outcome.
+    these rows by partition. `unknown` is set if the outcome of the decision is unknown. The query
+    cannot continue without the outcome.
     """
 
     number: int
@@ -114,7 +114,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
 
     Raises `CommitTopicError` for a topic with unsafe settings or with corrupt or missing records.
     Raises `OutcomeUnknownError` if it is not known yet whether transactions of a decision are
-    committed. Raises `SinkFencedError` if another run has taken over, and `OptionError` for a
+    committed. Raises `SinkFencedError` if another run has fenced the sink, and `OptionError` for a
     timeout that the brokers do not allow. Also raises subclasses of `KafkaError`. Planning can
     safely be repeated.
     """
@@ -174,16 +174,16 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
-    """Return the timeout of the sink id's transactions: at most the timeout of the tasks."""
+    """Return the timeout of decision transactions, which is at most that of task transactions."""
     return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 
 def _rolled_forward(
     client: TransactionalClient, unfinished: Iterable[QueryState], topic_id: str | None
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
-    """Return the lost entries and the unknown outcomes, both by query id.
+    """Roll forward decisions. Return the lost entries and the unknown outcomes by query id.
 
-    If the outcome of a decision is unknown, only the query of the decision stops.
+    If the outcome of a decision is unknown, only the query that wrote the decision stops.
     """
     lost: dict[str, Sequence[Entry]] = {}
     unknown: dict[str, UnknownOutcome] = {}
@@ -210,7 +210,7 @@ def _refusal(
     lost: Mapping[str, Sequence[Entry]],
     unknown: Mapping[str, UnknownOutcome],
 ) -> ExactlyOnceError | None:
-    """Return the error for a job that may be a retry of one of these earlier jobs."""
+    """Return the error for a job that may be a retry of an earlier job, or None."""
     for decision in (state.decision for state in jobs):
         if decision.query_id in unknown:
             outcome = unknown[decision.query_id]
@@ -252,10 +252,10 @@ def _settled(
     *,
     reports_jobs: bool,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return the finished records of completed decisions, and tombstones for reported batch jobs.
+    """Return finished records for completed decisions, and tombstones for reported decisions.
 
-    A batch job without `batchId` deletes its decision when it is complete. If the job stops before
-    that, its decision is retained until the next job without `batchId` has reported the decision.
+    A batch job without `batchId` deletes its decision when the job is complete. If the job stops
+    earlier, its decision is retained until the next job without `batchId` reports the decision.
     """
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
@@ -290,8 +290,8 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
     """Check the brokers' settings.
 
-    If the settings cannot be read, only the first task detects a transaction timeout that is too
-    long.
+    If the settings cannot be read, a transaction timeout that is too long is not detected until the
+    first task runs.
     """
     if config is None:
         return

@@ -220,9 +220,9 @@ class _Committer:
         return outcome
 
     def _outcome_by_log(self, entry: Entry) -> Outcome:
-        """Return the outcome from the first marker found.
+        """Return the outcome according to the first transaction marker that is found.
 
-        The markers in all partitions have the same result.
+        The markers of a transaction have the same result in all partitions.
         """
         for partition in sorted(entry.last_offsets):
             try:

@@ -1,8 +1,9 @@
 """Reads the source offsets of a micro-batch from its file in the checkpoint.
 
-Returns the end offsets of a batch for all of its sources. The decision and the consumer group of
-`commitOffsets` use these offsets. Invariant: Spark planned the batch with these offsets, and every
-replay has the same offsets. A malformed line for a Kafka source is an error and is never skipped.
+Returns the end offsets of a batch for all of its sources. The decision contains their hash. With
+`commitOffsets`, the offsets of Kafka sources are committed for a consumer group. Invariant: Spark
+planned the batch with these offsets, and every replay has the same offsets. A malformed line for a
+Kafka source is an error and is never skipped.
 """
 
 from __future__ import annotations

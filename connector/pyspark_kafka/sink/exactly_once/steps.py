@@ -71,7 +71,7 @@ def reach(failpoint: str) -> None:
 
 @contextmanager
 def step(current: Step) -> Iterator[None]:
-    """Run the block as this step. The `after` failpoint is reached only if the block succeeds."""
+    """Run a block as a step. The `after` failpoint is reached only if the block succeeds."""
     reach(f"{current.title}.before")
     _inside.append(current)
     try:
@@ -83,9 +83,9 @@ def step(current: Step) -> Iterator[None]:
 
 @contextmanager
 def request(name: str) -> Iterator[None]:
-    """Run the block as this request of the current step.
+    """Run a block that sends a request, with failpoints before and after the block.
 
-    A request outside a step has no failpoint.
+    A request outside a step has no failpoints.
     """
     where = f"{_inside[-1].title}.{name}" if _inside else None
     if where:

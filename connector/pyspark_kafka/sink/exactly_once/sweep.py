@@ -1,10 +1,11 @@
 """Implements the sweep, which aborts the undecided transactions of task attempts.
 
-Runs steps 3 and 11 of the protocol. The sweep also fences attempts that have initialized their id
-but have not begun a transaction yet. Invariant: the sweep affects only attempts of this owner of
-the sink id and of earlier owners. It lists and describes the ids first, and then checks that this
-process still owns the sink id. A newer owner bumps the epoch before its tasks begin. Therefore, if
-the check succeeds, the list contains no attempts of a newer owner.
+Runs steps 3 and 11 of the protocol. The sweep also fences attempts that have initialized their
+transactional id but have not begun a transaction yet. Invariant: the sweep affects only attempts of
+this owner of the sink id and of earlier owners. The sweep lists and describes the transactional ids
+first, and then checks that this process still owns the sink id. A newer owner bumps the epoch
+before its tasks begin. Therefore, if the check succeeds, the list contains no attempts of a newer
+owner.
 
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch from
 DescribeTransactions. EndTxn bumps the epoch, but has no effect on an id that another attempt has
@@ -101,8 +102,8 @@ def _fence(
 ) -> None:
     """Abort the transactions and bump the epochs of all ids.
 
-    Errors from EndTxn are ignored, because the id is then in another state, and the next round of
-    the sweep finds the state.
+    Errors from EndTxn are ignored, because the next round of the sweep reads the current state of
+    each id.
     """
     if version == 1:
         client.init_producer_ids(found, timeout_ms=FENCING_TIMEOUT_MS)
@@ -145,7 +146,7 @@ def _check_owner(
     raise SinkFencedError(
         f"Another run has taken over transactionalId '{sink_id}': the id {now}, but this run had "
         f"{owner}. This run stops. It has not changed any transaction of the other run.",
-        advice="If both queries are meant to run, give each its own transactionalId.",
+        advice="If both queries are meant to run, give each query its own transactionalId.",
         transactional_id=sink_id,
     )
 
@@ -158,8 +159,8 @@ def is_held(
     """Return whether the sink's id still belongs to `owner`.
 
     With transaction version 2, the coordinator bumps the epoch by one at the end of a transaction,
-    and once more for a new owner. Therefore, a committed transaction with the next epoch is the
-    owner's own decision.
+    and once more for a new owner. Therefore, a committed transaction with the next epoch contains
+    the owner's own decision.
     """
     if found.producer == owner:
         return True

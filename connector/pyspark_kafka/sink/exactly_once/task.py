@@ -58,7 +58,7 @@ def write_task(
 
     Raises `StaleBatchError` if the batch is older than the last decision. Raises
     `OutcomeUnknownError` if the outcome of the last decision is unknown, and `RowsLostError` if an
-    earlier batch has lost rows. Raises `SinkFencedError` if another run has taken over. Raises
+    earlier batch has lost rows. Raises `SinkFencedError` if another run has fenced the sink. Raises
     `ReplayMismatchError` if lost rows and their replacements differ, and `RowError` if a row cannot
     be written. Also raises subclasses of `KafkaError`. After an error, no rows of this attempt will
     be visible.
@@ -237,7 +237,7 @@ class _Attempt:
 
         Without this check, an attempt could open a transaction after its batch has ended. No sweep
         would abort this transaction, and it would block consumers until it times out. The check
-        comes after InitProducerId: if a sweep begins after the check, it finds the initialized id.
+        follows InitProducerId, so a sweep that begins after the check finds the initialized id.
         """
         sink_id = self.options.transactional_id
         found = self.client.describe_transactions([sink_id]).get(sink_id)
@@ -253,9 +253,9 @@ class _Attempt:
             sink_id = self.options.transactional_id
             raise ReplayMismatchError(
                 f"Partition {self.task.partition} of {self.task.batch} has lost "
-                f"{counted(expected.row_count, 'row')} (checksum {expected.checksum}), but the "
-                f"replacement differs: {counted(self.totals.row_count, 'row')} (checksum "
-                f"{self.totals.checksum}). None of the new rows will be visible.",
+                f"{counted(expected.row_count, 'row')} (checksum {expected.checksum}), but this "
+                f"task wrote {counted(self.totals.row_count, 'row')} (checksum "
+                f"{self.totals.checksum}) to replace them. None of the new rows will be visible.",
                 advice="Write the lost rows with another tool. Then "
                 f"{_accept_loss_advice(sink_id)}.",
                 transactional_id=sink_id,

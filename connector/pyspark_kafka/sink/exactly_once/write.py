@@ -3,10 +3,10 @@
 Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) to send it to the
 tasks. In a batch job, Spark also pickles the writer to send it to the process that commits. Spark
 does not pickle the writer that it creates to commit a micro-batch. Pickling is therefore the only
-call that always precedes all tasks and never follows a task. Invariant: planning runs once, when a
-write is first pickled, and its result is pickled with the write. Creating a write sends no requests
-to brokers, because Spark also creates a write in the process that commits. `commit` and `abort`
-receive only options and messages.
+call that always precedes all tasks and never follows a task. Invariant: planning runs once, when
+the writer and its `Write` are first pickled, and the plan is pickled with them. Creating a `Write`
+sends no requests to brokers, because Spark also creates a `Write` in the process that commits.
+`commit` and `abort` receive only options and messages.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class ExactlyOnceWrite:
         if task is None:
             found = {name: context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN)}
             raise ExactlyOnceError(
-                "Spark did not provide the ids of a task's query and micro-batch. The local "
-                f"properties are {found}. Nothing was written.",
+                "Spark did not provide the query id and the batch id to a task. The local "
+                f"properties of the task are {found}. Nothing was written.",
                 advice="Do not change the job group of a streaming query, and use a trigger that "
                 "runs micro-batches.",
                 transactional_id=self.exactly_once.transactional_id,
@@ -237,7 +237,7 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 def _as_pickling_error(error: PysparkKafkaError) -> PysparkKafkaError:
     """Make the class of an error a subclass of `PicklingError`.
 
-    Spark replaces the classes and messages of other errors that are raised while it pickles.
+    If pickling raises any other error, Spark replaces the class and the message of the error.
     """
     kind = type(error)
     name, module = kind.__name__, kind.__module__

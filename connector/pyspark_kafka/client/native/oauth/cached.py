@@ -101,9 +101,9 @@ class CachedTokens:
 
 
 class _RunningRequest:
-    """A call to a provider, in its own thread.
+    """A call to a provider, which runs in its own thread.
 
-    The call has its own thread, because the provider's library may block for longer than a query
+    The call needs its own thread, because the provider's library may block for longer than a query
     should wait. All callers that need the token wait for the same call.
     """
 
@@ -123,7 +123,10 @@ class _RunningRequest:
         return self.is_complete or time.monotonic() >= self._ends_at
 
     def result(self, timeout_s: float) -> object:
-        """Return what the provider returned, or raise its exception or `TimeoutError`."""
+        """Return the provider's result.
+
+        Raises the provider's exception, or `TimeoutError`.
+        """
         left_s = max(0.0, self._ends_at - time.monotonic())
         return self._future.result(min(timeout_s, left_s))
 
@@ -156,7 +159,10 @@ class _Known:
             self.refresh_at = now + (token.expires_at - now) * _REFRESH_AFTER
 
     def fail(self, running: _RunningRequest) -> None:
-        """Continue to use the old token for a while before the next attempt or the next wait."""
+        """Continue to use the old token after a failed request or a timeout.
+
+        The next request, or the next wait for the running request, starts after a backoff.
+        """
         if self.running is running and running.is_over:
             self.running = None
         if self.token is not None:

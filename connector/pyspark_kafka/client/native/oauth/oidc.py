@@ -127,7 +127,7 @@ class OidcTokens:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Rejects redirects, because urllib would send the credentials to the other server."""
+    """Rejects redirects, because urllib would send the credentials to the redirect target."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -141,7 +141,10 @@ class _ResponseError(Exception):
 
 
 def _token(body: bytes) -> tuple[str, float]:
-    """Parse the response of a token endpoint (RFC 6749, 5.1). Return the token and its expiry."""
+    """Parse the response of a token endpoint (RFC 6749, 5.1).
+
+    Return the token and its expiration time.
+    """
     try:
         response = json.loads(body)
         value = response["access_token"]

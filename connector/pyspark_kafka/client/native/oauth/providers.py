@@ -1,7 +1,8 @@
 """Finds the token provider that `sasl.oauthbearer.token.provider` names.
 
-A table lists the vendors' providers. Entry points would require package metadata, which an archive
-passed to `spark-submit --py-files` does not contain. The vendors' libraries are optional extras.
+A table lists the vendors' providers. Entry points are not used for these providers, because an
+archive that is passed to `spark-submit --py-files` contains no package metadata. The vendors'
+libraries are optional extras.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _CREDENTIAL: Final = "service.credential"
 class ProviderRequest:
     """A call to a provider. Equal calls share their tokens.
 
-    `extensions` are added to the extensions of the provider's token, and take precedence.
+    `extensions` are added to the extensions of the provider's token, and take precedence over them.
     """
 
     name: str
@@ -119,8 +120,8 @@ def _check_vendor(vendor: _Vendor, settings: Mapping[str, str], option: str) -> 
     for name in settings:
         if name != _SERVERS and name not in vendor.settings:
             raise OptionError(
-                f"Option '{option}.{name}' is not a setting of this token provider.",
-                advice=f"Its settings are {', '.join(sorted(vendor.settings))}.",
+                f"Option '{option}.{name}' is not a setting of the token provider.",
+                advice=f"The settings of the provider are {', '.join(sorted(vendor.settings))}.",
                 option=f"{option}.{name}",
             )
     for name, required in vendor.requires.items():

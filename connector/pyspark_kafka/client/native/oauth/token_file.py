@@ -1,4 +1,4 @@
-"""Tokens from a file, as with Kafka's `FileTokenRetriever` (KIP-768).
+"""Tokens from a file, as in Kafka's `FileTokenRetriever` (KIP-768).
 
 Another program renews the file. The file is read again after 80% of the token's lifetime.
 """
