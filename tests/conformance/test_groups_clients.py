@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import confluent_kafka
@@ -16,7 +17,7 @@ from tests.conformance.eventually import eventually
 
 PARTITIONS = 4
 REBALANCE_S = 60.0
-POLL_MS = 50
+POLL_MS = 2_000
 
 
 @pytest.fixture
@@ -99,6 +100,30 @@ def _read(consumer: Any, into: list[Any]) -> int:
     return len(into)
 
 
+@contextmanager
+def polled(consumer: kafka.KafkaConsumer) -> Iterator[list[set[int]]]:
+    """Poll a consumer in a thread. Yield a list whose last element is its assignment.
+
+    kafka-python joins a group only during a poll, and starts to join again if the poll ends first.
+    librdkafka rejoins only if it is polled, too. Therefore one thread cannot poll both.
+    """
+    assignments: list[set[int]] = [set()]
+    is_stopped = threading.Event()
+
+    def poll() -> None:
+        while not is_stopped.is_set():
+            consumer.poll(timeout_ms=POLL_MS)
+            assignments.append({one.partition for one in consumer.assignment()})
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield assignments
+    finally:
+        is_stopped.set()
+        thread.join()
+
+
 def test_different_clients_share_a_topic(
     groups: Cluster, topic: str, unique_name: Callable[[], str]
 ) -> None:
@@ -110,23 +135,18 @@ def test_different_clients_share_a_topic(
             bootstrap_servers=groups.bootstrap_servers,
             group_id=group,
             heartbeat_interval_ms=200,
-            enable_auto_commit=False,  # A commit before a rebalance can take the time of a poll.
+            enable_auto_commit=False,
             **PYTHON_SILENT,
         )
     ) as python:
         load_partitions(python, topic)
-        other = confluent(groups, group, topic)
+        with polled(python) as assignments:
+            other = confluent(groups, group, topic)
 
-        def halves() -> bool:
-            python.poll(timeout_ms=POLL_MS)
-            first, second = {one.partition for one in python.assignment()}, share(other)
-            return len(first) == len(second) == 2 and not first & second
+            def halves() -> bool:
+                first, second = assignments[-1], share(other)
+                return len(first) == len(second) == 2 and not first & second
 
-        eventually(halves, timeout_s=REBALANCE_S)
-        other.close()
-
-        def alone() -> bool:
-            python.poll(timeout_ms=POLL_MS)
-            return len(python.assignment()) == PARTITIONS
-
-        eventually(alone, timeout_s=REBALANCE_S)
+            eventually(halves, timeout_s=REBALANCE_S)
+            other.close()
+            eventually(lambda: len(assignments[-1]) == PARTITIONS, timeout_s=REBALANCE_S)

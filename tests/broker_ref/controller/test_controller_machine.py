@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,6 +22,8 @@ from broker_ref.controller.topics import NewTopic
 from broker_ref.protocol.errors import ApiError
 from tests.broker_ref.controller.clusters import ControllerDriver
 from tests.broker_ref.controller.test_controller import followed, same
+
+pytestmark = pytest.mark.slow
 
 BROKERS = st.integers(1, 4)
 TOPICS = st.sampled_from(["t", "unclean"])

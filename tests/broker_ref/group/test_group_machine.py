@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -16,6 +17,8 @@ from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState
 from tests.broker_ref.group.coordinators import Coordinators
+
+pytestmark = pytest.mark.slow
 
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=1_000)
 picks = st.integers(0, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -11,6 +12,8 @@ from broker_ref.config import BrokerConfig
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.log.control import Marker
 from tests.broker_ref.group.coordinators import Coordinators
+
+pytestmark = pytest.mark.slow
 
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1)
 GROUPS, PARTITIONS, PRODUCERS = ("g", "h"), (0, 1), (7, 8)

@@ -458,6 +458,7 @@ ENTRY = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(
     batches=st.lists(st.lists(ENTRY, min_size=1, max_size=5), min_size=1, max_size=40),
     rounds=st.lists(st.integers(1, 40), max_size=4),

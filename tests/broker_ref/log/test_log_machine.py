@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,6 +30,8 @@ from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import read_all, small, split
 from tests.broker_ref.memory_storage import MemoryStorage
+
+pytestmark = pytest.mark.slow
 
 Remembered = tuple[int, int, int]  # First sequence, last sequence, first offset.
 

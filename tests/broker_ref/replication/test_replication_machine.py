@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +18,8 @@ from kio.schema.errors import ErrorCode
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PendingReplication
 from tests.broker_ref.replication.cluster import VirtualCluster, values
+
+pytestmark = pytest.mark.slow
 
 BROKERS = (1, 2, 3)
 brokers = st.sampled_from(BROKERS)

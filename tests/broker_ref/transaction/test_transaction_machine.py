@@ -23,6 +23,8 @@ from broker_ref.log.control import Marker
 from broker_ref.transaction import request_validation, transitions
 from tests.broker_ref.transaction.producers import WRITE_TXN_MARKERS, Producer, Producers
 
+pytestmark = pytest.mark.slow
+
 EPOCH_MAX = 4
 LAST_EPOCH = EPOCH_MAX - 1
 NONE = ErrorCode.none

@@ -121,6 +121,7 @@ def not_found(mutation: Mutation) -> NoReturn:
     raise LookupError(f"{mutation.found_by.__name__} does not detect the mutation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mutation", "version"), CASES)
 def test_mutation_is_detected(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation, version: int

@@ -37,6 +37,7 @@ def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> 
     scenario(world)
 
 
+@pytest.mark.slow
 def test_any_interleaving(world: FakeWorld, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed chooses drivers of one or two queries, stragglers, kills, losses and delays."""
     monkeypatch.setattr(roll_forward, "_BACKOFFS_S", (0.0, 0.0))
