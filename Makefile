@@ -34,7 +34,7 @@ COMPLETE := --require-clusters
 # These tests take a third of the time: they kill processes at random, run other programs, or build
 # packages.
 ONLY_IN_TEST_ALL := broker_ref/scenarios/test_kill_9.py broker_ref/test_kill.py chaos conformance/tools \
-  failpoints/test_spark.py packaging spark/test_checkpoint_interchange.py
+  examples failpoints/test_spark.py packaging spark/test_checkpoint_interchange.py
 
 # Make Spark's drivers and Python processes start in half the time; tests start many of them.
 # `test-pysparks` starts too few of them with one version for this to be worth its 40 s.

@@ -89,7 +89,7 @@ SMALL: Final = (
         faults=Faults(attempts=1, failures=1),
     ),
 )
-"""The cases that `make test` checks."""
+"""Cases that take seconds to explore. `make test` explores all but the largest."""
 
 FULL: Final = (
     Case(name="three-batches", faults=Faults(timeouts=1, lost_responses=1)),
@@ -144,7 +144,7 @@ FULL: Final = (
     ),
     Case(name="speculation", batches=2, faults=Faults(attempts=1)),
 )
-"""The cases that only `make test-all` checks."""
+"""Cases that only `make test-all` explores."""
 
 ALL: Final[Mapping[str, Case]] = {case.name: case for case in SMALL + FULL}
 

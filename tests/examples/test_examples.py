@@ -44,7 +44,6 @@ def test_quickstart_example(bootstrap_servers: str) -> None:
     assert re.search(r"\|\s*fr\|\s*bonjour\|\s*\d\|\s*\d\|", output)
 
 
-@pytest.mark.full
 def test_the_demo_writes_exactly_once_after_a_kill_during_a_commit() -> None:
     output = run("demo.py")
     assert "SIGKILL" in output

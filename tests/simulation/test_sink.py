@@ -80,7 +80,7 @@ def test_the_command_shows_the_trace(capsys: pytest.CaptureFixture[str]) -> None
     assert all(line in shown for line in outcome_of(0).trace)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.mutation.__name__)
 def test_a_mutation_is_detected(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong row or offset, a blocked reader, or an invalid trace, but not an exception."""

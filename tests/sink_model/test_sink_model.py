@@ -18,6 +18,8 @@ TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exac
 PAGE = Path(__file__).parents[2] / "docs" / "sink-model.md"
 LARGE = 5_000
 """States of a case that takes seconds to explore."""
+HUGE = 100_000
+"""States of a case that takes ten seconds to explore."""
 
 
 def documented_states() -> dict[str, int]:
@@ -26,15 +28,16 @@ def documented_states() -> dict[str, int]:
     return {name: int(states.replace(",", "")) for name, states in found}
 
 
-def slow_if_large(case: Case) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if documented_states()[case.name] >= LARGE else []
+def marks_by_size(case: Case) -> list[pytest.MarkDecorator]:
+    states = documented_states()[case.name]
+    return [pytest.mark.full] if states >= HUGE else [pytest.mark.slow] if states >= LARGE else []
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "case",
     [
-        *(pytest.param(case, id=case.name, marks=slow_if_large(case)) for case in SMALL),
+        *(pytest.param(case, id=case.name, marks=marks_by_size(case)) for case in SMALL),
         *(
             pytest.param(case, id=case.name, marks=[pytest.mark.full, pytest.mark.sampled])
             for case in FULL
@@ -52,7 +55,7 @@ def test_the_invariants_hold(case: Case) -> None:
 @pytest.mark.parametrize(
     ("mutation", "found"),
     [
-        pytest.param(mutation, found, id=mutation, marks=slow_if_large(ALL[found.case]))
+        pytest.param(mutation, found, id=mutation, marks=marks_by_size(ALL[found.case]))
         for mutation, found in FOUND_BY.items()
     ],
 )
