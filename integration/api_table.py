@@ -51,7 +51,7 @@ def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
 
 
 def parse(document: str) -> tuple[Versions, Versions]:
-    """Parse a document and return the API versions of Apache Kafka and of `broker_ref`."""
+    """Parse an API table and return the API versions of Apache Kafka and of `broker_ref`."""
     kafka: dict[int, tuple[int, int]] = {}
     reference: dict[int, tuple[int, int]] = {}
     for found in filter(None, map(_ROW.match, document.splitlines())):
@@ -74,7 +74,7 @@ def _range(versions: tuple[int, int] | None) -> str:
 
 
 def main() -> int:
-    """Query both brokers and write the document. Return 1 if Apache Kafka cannot be started."""
+    """Write the table of API versions. Return 1 if Apache Kafka cannot be started."""
     try:
         with open_cluster("kafka") as kafka, open_cluster("reference") as reference:
             text = render(

@@ -60,10 +60,10 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
 
 
 def require_java_programs(*artifacts: Artifacts) -> None:
-    """Download Kafka and additional artifacts.
+    """Download Kafka's JARs and the JARs of `artifacts`.
 
-    Raises `ClusterUnavailableError` if a JDK or the artifacts are missing. A JRE cannot run
-    single-file programs.
+    Raises `ClusterUnavailableError` if a JDK or the JARs are missing. A JRE cannot run single-file
+    programs.
     """
     java = java_command()
     if not (Path(java).resolve().parent / "javac").exists():
@@ -78,13 +78,13 @@ def require_java_programs(*artifacts: Artifacts) -> None:
 def java_program(
     name: str, main: str | Path, *arguments: str, artifacts: tuple[Artifacts, ...], directory: Path
 ) -> Iterator[NodeProcess]:
-    """Start a Java program, and stop it on exit. The caller may kill and restart it in between.
+    """Start a Java program, and stop it on exit. The caller may kill and restart the program.
 
     `main` is a class or the path of a single-file program. The log of the program is written to
     `directory`. If the body of the `with` statement raises an exception, the end of the log is
     added to the exception as a note.
 
-    Raises `ClusterUnavailableError` if Java or the artifacts are missing.
+    Raises `ClusterUnavailableError` if Java or the required JARs are missing.
     """
     options = [*JVM_OPTIONS, logging_option(directory), "-cp", kafka_class_path(*artifacts)]
     command = [java_command(), *options, str(main), *arguments]

@@ -81,7 +81,7 @@ class KafkaTools:
     def __init__(self, bootstrap_servers: str, *, command_config: Path | None = None) -> None:
         """Prepare the tools. `command_config` is a properties file for clients of the cluster.
 
-        Raises `ClusterUnavailableError` if Java or the artifacts are missing.
+        Raises `ClusterUnavailableError` if Java or Kafka's JARs are missing.
         """
         self._command_config = (
             [] if command_config is None else ["--command-config", str(command_config)]

@@ -27,7 +27,7 @@ def python_problem(version: "tuple[int, int]") -> "str | None":
 def java_problem(version_output: "str | None") -> "str | None":
     """Return a message if this Java version is not supported, otherwise None.
 
-    `version_output` is the output of `java -version`, or None if there is no `java`.
+    `version_output` is the output of `java -version`, or None if there is no `java` command.
     """
     remedy = (
         "Install a Java 17 JDK or JRE (such as openjdk-17-jre-headless) and put it on the PATH."

@@ -132,7 +132,7 @@ class RawConnection:
 
 
 def encode_request(entity: RequestPayload, correlation_id: int, client_id: str | None) -> bytes:
-    """Return a request frame without its length: the header and the body."""
+    """Return the header and the body of a request, without the length prefix."""
     header = _build(
         entity.__header_schema__,
         {
@@ -183,10 +183,10 @@ def api_key(api: str) -> int:
 
 
 def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
-    """Return a request for this API and version. Omitted fields have the defaults of the schema.
+    """Return a request for an API and version. Omitted fields have the schema's default values.
 
-    Pass nested entities as mappings, and durations in milliseconds. Raises `TypeError` if the
-    version does not have a given field.
+    Pass nested entities as mappings, and durations in milliseconds. Raises `TypeError` if this
+    version of the request does not contain a given field.
     """
     built: RequestPayload = _build(load_request_schema(api_key(api), version), fields)
     return built

@@ -1,10 +1,11 @@
 """JVM options that make the Spark drivers of tests start quickly.
 
 `environment` returns the options for code that starts a driver. `python -m integration.spark_jvm`
-creates the class archive. Invariant: a JVM that cannot use the archive starts without it.
+creates the CDS archive that these JVMs load. Invariant: a JVM that cannot use the archive starts
+without it.
 
 In its first half-minute, a JVM spends most of its time loading and compiling Spark's classes. With
-these options, it compiles less and loads the classes from an archive (application class-data
+these options, it compiles less and loads the classes from the CDS archive (application class-data
 sharing, JEP 310 and JEP 350). Benchmarks do not use these options.
 """
 
@@ -30,13 +31,13 @@ _CHARACTERS_MAX: Final = 4_000
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment variables for Spark's scripts, with the class archive if it exists."""
+    """Return environment variables for Spark's scripts, with the CDS archive if it exists."""
     shared = (f"-XX:SharedArchiveFile={_archive()}",) if _archive().exists() else ()
     return _variables(shared)
 
 
 def prepare() -> None:
-    """Create the class archive for the installed PySpark if it is missing. Print any failure."""
+    """Create the CDS archive for the installed PySpark if it is missing. Print any failure."""
     if _archive().exists():
         return
     _CACHE.mkdir(exist_ok=True)

@@ -1,9 +1,9 @@
 """The tables of the configs that a broker implements, and of all configs that it accepts.
 
 The tables contain the name, type, default, limits, documentation and update mode of each config.
-`broker_ref.config` parses the configs. The server-wide defaults of topic configs are in
-`broker_ref.server_defaults`, the configs of listeners in `broker_ref.security.configs`, and the
-configs without an effect in `broker_ref.unimplemented_configs`. Source: Kafka's
+`broker_ref.config` parses the configs. Other modules define the server-wide defaults of topic
+configs (`broker_ref.server_defaults`), the configs of listeners (`broker_ref.security.configs`),
+and the configs that have no effect (`broker_ref.unimplemented_configs`). Source: Kafka's
 `AbstractKafkaConfig`.
 """
 

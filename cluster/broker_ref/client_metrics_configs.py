@@ -79,7 +79,8 @@ def check_client_metrics_configs(configs: Mapping[str, str | None]) -> dict[str,
     """Return the configs of a subscription if they are valid.
 
     Raises: ApiError. The error code is INVALID_CONFIG if a value has the wrong type, a pattern is
-    invalid, or a pattern could take too long to compile. Otherwise, it is INVALID_REQUEST.
+    invalid, or a pattern could take too long to compile. For all other errors, the code is
+    INVALID_REQUEST.
     """
     checked = {name: value for name, value in configs.items() if value is not None}
     for name, value in checked.items():

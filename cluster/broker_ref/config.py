@@ -55,8 +55,8 @@ class BrokerConfig:
     If `cluster_id` is None, the broker uses the cluster id in its storage, or generates a cluster
     id when it starts for the first time. `topic_defaults` contains the server-wide defaults of
     topic configs, keyed by topic config name. `security` contains the configs of listeners.
-    `originals` contains all configs that are set, including those without an effect. The values may
-    be secrets.
+    `originals` contains all configs that are set, including configs that have no effect. The values
+    may be sensitive.
     """
 
     node_id: int = 1
@@ -184,7 +184,7 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
-        """Parse configs with Kafka's names; `fields` are additional fields of `BrokerConfig`.
+        """Parse configs with Kafka's names. `fields` contains other fields of `BrokerConfig`.
 
         As in Kafka, unknown configs are ignored with a warning. Unknown configs of a listener are
         rejected, because the listener could be less secure without them. Raises:
@@ -208,7 +208,7 @@ class BrokerConfig:
                     raise InvalidBrokerConfigError(name, f"Unknown broker config {name!r}.")
                 similar = ", ".join(get_close_matches(name, CONFIG_KEYS))
                 logger.warning(
-                    "The unknown broker config %r is ignored.%s",
+                    "Ignoring the unknown broker config %r.%s",
                     name, f" Did you mean {similar}?" if similar else "",
                 )  # fmt: skip
         parsed = _fields(configs)
@@ -249,7 +249,7 @@ class BrokerConfig:
         return {**set_values, **security, **self.originals}
 
     def authorizer(self, acls: AclCache) -> StandardAuthorizer | None:
-        """Return an authorizer that uses these ACLs, or None if no authorizer is configured."""
+        """Return an authorizer that uses `acls`, or None if no authorizer is configured."""
         if not self.authorizer_class_name:
             return None
         return StandardAuthorizer(
@@ -311,7 +311,7 @@ def _is_ignored(name: str, text: str) -> bool:
 
 
 def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
-    """Convert a server-wide default to the unit of its topic config and validate it."""
+    """Convert a server-wide default to the unit of its topic config, and validate the value."""
     try:
         value = text
         if topic_name == "retention.ms":

@@ -1,4 +1,4 @@
-"""The rows of the broker config tables.
+"""The definition of a broker config (Kafka's `ConfigKey`).
 
 Invariant: `parse` returns only valid values. Source: `org.apache.kafka.common.config.ConfigDef`.
 """
@@ -19,7 +19,7 @@ _TEXT_TYPES: Final = (ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS, Conf
 
 
 class UpdateMode(Enum):
-    """How the value of a broker config can be changed (Kafka's `DynamicBrokerConfig`)."""
+    """The ways to change the value of a broker config (Kafka's `DynamicBrokerConfig`)."""
 
     READ_ONLY = auto()
     """Only at startup."""
@@ -39,10 +39,10 @@ class InvalidBrokerConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """A row of a broker config table.
+    """The definition of a broker config.
 
     `minimum` and `maximum` are inclusive. If `choices` is not empty, it contains the valid values
-    of type STRING. If `ignores_case` is True, the value is converted to lowercase. If
+    of a config of type STRING. If `ignores_case` is True, the value is converted to lowercase. If
     `empty_is_null` is True, the empty string represents null in Kafka.
     """
 
@@ -59,7 +59,7 @@ class ConfigKey:
 
     @property
     def attribute(self) -> str:
-        """Return the name of the field of `BrokerConfig` that contains the value."""
+        """Return the name of the `BrokerConfig` field that contains the value."""
         return self.name.replace(".", "_")
 
     @property

@@ -7,8 +7,8 @@
 | 3          | STATIC_BROKER         | the configuration with which the broker starts    |
 | 4          | DEFAULT               | Kafka                                             |
 
-Purpose: validate changes to the configs of brokers, and calculate the effective configs. Invariant:
-invalid dynamic configs do not change the effective configs. Sources:
+This module validates changes to the configs of brokers, and calculates the effective configs.
+Invariant: invalid dynamic configs do not change the effective configs. Sources:
 `kafka.server.DynamicBrokerConfig`, `kafka.server.ConfigHelper`.
 """
 
@@ -138,7 +138,7 @@ _DEFAULTS: Final = MappingProxyType(_defaults())
 
 
 class DynamicBrokerConfig:
-    """The effective config of one broker, which changes with its dynamic configs."""
+    """The effective config of one broker. It changes when a dynamic config is set or removed."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static

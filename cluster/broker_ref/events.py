@@ -26,7 +26,7 @@ RequestId = int
 class Channel:
     """A connection to another node. The node responds to requests in the order they were sent.
 
-    Each purpose has its own channel, so a long poll does not delay a heartbeat.
+    There is a separate channel for each `purpose`, so a long poll does not delay a heartbeat.
     """
 
     node_id: int

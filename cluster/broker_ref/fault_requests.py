@@ -44,8 +44,8 @@ def request_info(
 ) -> RequestInfo:
     """Return the properties of a request. `topic_name` resolves topic ids to names.
 
-    In a fetch session, a request contains only partitions that were added or changed, and the
-    result contains only these partitions.
+    A request in a fetch session contains only the partitions that were added or changed, so only
+    these partitions are returned.
     """
     topics: set[str] = set()
     partitions: set[tuple[str, int]] = set()

@@ -66,10 +66,11 @@ class SeenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The condition of a rule: a request must have the same value in each field that is not None.
+    """The condition of a rule: the fields that are not None must match the request.
 
-    The controller evaluates a forwarded request twice: first the Envelope, then the request in it.
-    A rule therefore matches an Envelope only if `api_keys` contains the API key of Envelope.
+    The controller evaluates a forwarded request twice: first the Envelope, then the embedded
+    request. A rule therefore matches an Envelope only if `api_keys` contains the API key of
+    Envelope.
     """
 
     api_keys: frozenset[int] | None = None
@@ -146,10 +147,10 @@ PROCEED: Final = Proceed()
 
 
 class Rule:
-    """The action for requests that match a condition, and counters of these requests.
+    """The action for requests that match a condition, and counters for these requests.
 
     Rules are created by the methods of `Faults`. A rule that is used as a context manager is
-    removed at the end of the block.
+    removed at the end of the `with` block.
     """
 
     def __init__(
@@ -234,8 +235,8 @@ class Rule:
 class Faults:
     """The faults that are currently injected into a cluster.
 
-    Methods that create a rule accept `times`, the maximum number of requests that the rule
-    matches. None means no limit.
+    Methods that create a rule have a `times` parameter, which limits the number of requests that
+    the rule matches. None means no limit.
     """
 
     def __init__(self) -> None:
@@ -289,8 +290,7 @@ class Faults:
         """Drop all requests and responses that one node sends to another.
 
         With `both_ways`, messages in the opposite direction are also dropped. The node id of the
-        controller is 3000
-        (`broker_ref.controller.client.CONTROLLER_ID`).
+        controller is 3000 (`broker_ref.controller.client.CONTROLLER_ID`).
         """
         with self._changed:
             self._cut |= _directions(source_id, target_id, both_ways)
@@ -344,7 +344,7 @@ class Faults:
 
     @contextmanager
     def recording(self) -> Iterator[Faults]:
-        """Record requests within the block; requests that were recorded earlier are discarded."""
+        """Discard earlier recordings, and record requests while the `with` block runs."""
         with self._changed:
             self._seen.clear()
             self._is_recording = True
@@ -388,9 +388,9 @@ class Faults:
         return (source_id, target_id) in self._cut
 
     def now_ms(self, node_id: int, now_ms: int) -> int:
-        """Return the time of a node's clock.
+        """Return the current time of a node's clock.
 
-        For a stopped clock, this is the time of the first call after `hold_time`.
+        After `hold_time`, return the time of the first call until the clock is released.
         """
         if not self._held_times:
             return now_ms

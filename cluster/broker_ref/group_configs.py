@@ -120,10 +120,10 @@ def check_group_configs(configs: Mapping[str, str | None], config: BrokerConfig)
 
 
 def effective_value(name: str, own: Mapping[str, str], config: BrokerConfig) -> int:
-    """Return the effective value of a group config. `own` contains the configs of the group.
+    """Return the effective value of a group config. `own` contains configs set on the group.
 
-    A value that is no longer within the limits of the broker configs is replaced with the limit, as
-    in Kafka's `GroupConfig.evaluate`.
+    If a value is outside the limits that the broker configs set, return the nearest limit, as in
+    Kafka's `GroupConfig.evaluate`.
     """
     kind, rest = name.split(".", 1)
     value, low, high = (
@@ -134,7 +134,7 @@ def effective_value(name: str, own: Mapping[str, str], config: BrokerConfig) -> 
 
 
 def _check_limits(name: str, value: str, brokers: Mapping[str, str]) -> None:
-    """Check a value against `group.<kind>.min.*` and `group.<kind>.max.*`, if they exist."""
+    """Check a value against the configs `group.<kind>.min.*` and `group.<kind>.max.*`, if any."""
     kind, rest = name.split(".", 1)
     low = f"group.{kind}.min.{rest}"
     high = f"group.{kind}.max.{rest.removeprefix('num.')}"

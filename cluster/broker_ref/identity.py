@@ -1,8 +1,8 @@
 """A broker's identity: the `meta.properties` file in its data directory, in Kafka's format.
 
-Assigns a data directory to one cluster id and one node id, so no other node can use the directory.
-`meta.properties` is written last: a directory that contains it is completely initialized. Source:
-`org.apache.kafka.metadata.properties.MetaProperties`.
+The file binds a data directory to one cluster id and one node id, so no other node can use the
+directory. The broker writes `meta.properties` last. Therefore, a directory that contains this file
+is completely initialized. Source: `org.apache.kafka.metadata.properties.MetaProperties`.
 """
 
 from __future__ import annotations

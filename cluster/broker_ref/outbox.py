@@ -4,7 +4,7 @@ All requests of the sans-IO core are sent through an `Outbox`. A component passe
 callbacks to `send`: one for the response and one for a failure. The node returns the requests as
 effects and passes the resulting events to `Outbox.handle`. A response that cannot be decoded counts
 as a failure. Invariant: unless the node is closed first, exactly one of the two callbacks is
-called, exactly once. It is never called during `send`. Source: Kafka's `NetworkClient` and
+called, exactly once. `send` itself never calls a callback. Source: Kafka's `NetworkClient` and
 `InterBrokerSendThread`.
 """
 
@@ -116,7 +116,7 @@ class Outbox:
                 awaited.on_failure(f"no response within {awaited.timeout_ms} ms")
 
     def handle(self, event: ResponseReceived | RequestFailed) -> None:
-        """Call the callback of the request, or ignore the event if the request is not in flight."""
+        """Call the callback of the request in `event`. Ignore requests that are not in flight."""
         awaited = self._awaited.pop(event.request_id, None)
         if awaited is None:
             return

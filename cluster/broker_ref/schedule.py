@@ -71,7 +71,7 @@ class Schedule:
     def run(self, now_ms: int) -> None:
         """Run all tasks and timers that are due.
 
-        Timers that they add do not run before the next call.
+        Timers that are added during this call do not run before the next call.
         """
         if self._next_task_ms is not None and self._next_task_ms <= now_ms:
             self._run_tasks(now_ms)

@@ -1,8 +1,8 @@
 """The broker configs that set the defaults of topic configs.
 
-Some topic configs have several such broker configs: one in milliseconds, and others with coarser
-units and lower precedence. Sources: `ServerTopicConfigSynonyms`,
-`DynamicBrokerConfig.brokerConfigSynonyms`.
+Several broker configs can set the default of the same topic config. For example, `log.retention.ms`
+takes precedence over `log.retention.minutes` and `log.retention.hours`. Sources:
+`ServerTopicConfigSynonyms`, `DynamicBrokerConfig.brokerConfigSynonyms`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Source: `ServerTopicConfigSynonyms` and `DynamicBrokerConfig.brokerConfigSynonym
 
 
 def _server_defaults() -> dict[str, ConfigKey]:
-    """Return the broker configs that set defaults of topic configs."""
+    """Return the broker configs that set defaults for topic configs."""
     keys: dict[str, ConfigKey] = {}
     for topic_key in TOPIC_CONFIG_KEYS.values():
         name = topic_key.server_config

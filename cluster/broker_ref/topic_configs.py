@@ -1,9 +1,9 @@
 """All topic configs, including those that the log does not use.
 
 CreateTopics uses the table in this module to validate configs, and DescribeConfigs uses it to build
-responses. The rows for configs that the log uses are shared with
-`broker_ref.log.config.TOPIC_CONFIGS`, not copied. All other configs are validated, stored and
-described as in Apache Kafka; `SKIPPED.md` lists the configs that have no effect. Source:
+responses. The table rows for configs that the log uses come from
+`broker_ref.log.config.TOPIC_CONFIGS`. All other configs are validated, stored and described as in
+Apache Kafka; `SKIPPED.md` lists the configs that have no effect. Source:
 `org.apache.kafka.common.config.TopicConfig`.
 """
 
@@ -135,7 +135,7 @@ def _throttled_replicas(name: str) -> Callable[[str], object]:
 
 @lru_cache(maxsize=64)
 def parse_throttled_replicas(value: str) -> frozenset[tuple[int, int]] | None:
-    """Return pairs of partition index and broker id, or None for all replicas.
+    """Return the replicas as pairs of partition index and broker id, or None if the value is `*`.
 
     Raises: ValueError for an invalid value.
     """

@@ -3,7 +3,7 @@
 A broker accepts these configs and describes them as Kafka does. The configuration of a Kafka broker
 can therefore be used unchanged, and tools find the configs that they expect. The configs have no
 effect. The configs that the broker implements are defined in `broker_ref.config`. Source: the
-DescribeConfigs response of a broker of Apache Kafka 4.3.
+DescribeConfigs response from an Apache Kafka 4.3 broker.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def options_page() -> str:
         "",
         "Every option value can contain [references](guide.md#keep-secrets-out-of-the-query) to",
         "secrets: `${env:NAME}`, `${file:PATH:KEY}` and `${dir:PATH:FILE}`. The setting",
-        "`kafka.sasl.oauthbearer.token.provider` names a source of [tokens](guide.md#tokens).",
+        "`kafka.sasl.oauthbearer.token.provider` names a [token](guide.md#tokens) provider.",
         "",
         "The following settings are not supported:",
         "",

@@ -49,11 +49,12 @@ def register(spark: SparkSession) -> None:
 
 
 def warm_up(spark: SparkSession) -> Thread:
-    """Start the Python processes of a session in the background, and return the thread.
+    """Start the Python processes of a session in a background thread, and return the thread.
 
     The first reads and writes then take less time. Call this function right after the session is
-    created. It runs two short Spark jobs without connecting to Kafka. To wait for the jobs, call
-    `join()` on the result. If a job fails, the function logs a warning and does not raise an error.
+    created. The thread runs two short Spark jobs without connecting to Kafka. To wait for the jobs,
+    call `join()` on the returned thread. If a job fails, the thread logs a warning and raises no
+    error.
     """
     thread = Thread(target=_run, args=(spark,), name="pyspark_kafka.warm_up", daemon=True)
     thread.start()

@@ -18,7 +18,8 @@ from typing import Protocol
 class Token:
     """A token (`OAuthBearerToken` in Java) and the extensions to send with it (KIP-342).
 
-    `expires_at` is in seconds since the epoch. `principal` identifies the owner in error messages.
+    `expires_at` is in seconds since the epoch. `principal` identifies the owner of the token in
+    error messages.
     """
 
     value: str = field(repr=False)

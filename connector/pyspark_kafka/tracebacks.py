@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 
 def short_traceback(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that Spark calls, to remove the frames of inner calls from its errors.
+    """Decorate a method that Spark calls, to shorten the tracebacks of its errors.
 
-    The complete traceback is logged at level DEBUG. The method can be a generator function.
+    The frames of inner calls are removed. The complete traceback is logged at level DEBUG. The
+    method can be a generator function.
     """
     if isgeneratorfunction(method):
 

@@ -171,7 +171,7 @@ _KERNELS: Final = (
 
 
 def _read(name: str, title: str, contents: Contents, target: float, records: int) -> Case:
-    """Return a case that compares batch reads of a topic with these contents."""
+    """Return a case that compares batch reads of a topic with the given contents."""
     return Case(
         name=name,
         title=title,

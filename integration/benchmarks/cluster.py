@@ -116,7 +116,7 @@ def throughput(parsed: argparse.Namespace) -> Iterator[Figure]:
 
 
 def failover(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure the seconds from killing a leader to the next acknowledged record."""
+    """Measure the time in seconds from killing a leader to the next acknowledged record."""
     for backend in BACKENDS:
         times = []
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
@@ -158,10 +158,10 @@ def memory(parsed: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def transactions(parsed: argparse.Namespace) -> Iterator[Figure]:
-    """Measure transactions per second and the latency from commit to consumer, with 3 brokers.
+    """Measure transactions per second, and the time from a commit until its records are consumed.
 
-    The reference cluster is measured twice: once with one process per node, and once with all nodes
-    in the process.
+    Each cluster has 3 brokers. The reference cluster is measured twice: once with one process per
+    node, and once with all nodes in the process of the benchmark.
     """
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}

@@ -1,8 +1,8 @@
 """Benchmark with many partitions on the reference cluster and on Apache Kafka.
 
-`creation_stalls` creates and deletes many topics, and measures how long Metadata requests take in
-the meantime. `growth` adds partitions to the cluster, measures the latencies of one partition after
-each step, and finally restarts a broker.
+`creation_stalls` creates and deletes many topics, and measures how long Metadata requests take
+during these operations. `growth` adds partitions to the cluster in steps. It measures the latencies
+of one partition after each step, and finally restarts a broker.
 
 Invariant: both backends are measured with the same client.
 """
@@ -37,10 +37,11 @@ _RECORD: Final = b"x" * 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """The longest durations in seconds of Metadata requests while topics are created and deleted.
+    """The longest durations of Metadata requests while topics are created and deleted.
 
-    `created_s` is the time until all leaders serve requests. `fewest_brokers` is the smallest
-    number of unfenced brokers that a broker has reported.
+    `created_s` is the time from the first CreateTopics request until the leaders of all partitions
+    serve requests. `fewest_brokers` is the smallest number of unfenced brokers in any Metadata
+    response.
     """
 
     creation_s: float
@@ -51,14 +52,15 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthStep:
-    """The measurements of a cluster with `partitions` partitions.
+    """The measurements of one step, after which the cluster has `partitions` partitions.
 
     `created_s` is the time taken to create the partitions that this step adds. `acks_all_ms` and
-    `acks_all_p99_ms` are latencies of single records. `session_ms` is the latency from a producer
-    to a consumer whose fetch session contains all partitions of the leader. `metadata_ms` is the
-    duration of a Metadata request for all topics, and `resident_bytes` is the memory of all nodes.
-    `restart_s` is the time from the clean shutdown of a broker until its replicas are in sync
-    again. Only the last step measures `restart_s`; in all other steps, the value is None.
+    `acks_all_p99_ms` are the median and the 99th percentile of the latency of a single record with
+    `acks=all`. `session_ms` is the latency from a producer to a consumer whose fetch session
+    contains all partitions that have the same leader. `metadata_ms` is the duration of a Metadata
+    request for all topics, and `resident_bytes` is the resident memory of all nodes. `restart_s`
+    is the time from the clean shutdown of a broker until its replicas are in sync again. Only the
+    last step measures `restart_s`; in all other steps, the value is None.
     """
 
     partitions: int
@@ -96,7 +98,7 @@ def creation_stalls(cluster: Cluster, *, topics: int, partitions: int) -> Stalls
 
 
 def growth(cluster: Cluster, counts: tuple[int, ...], *, records: int) -> Iterator[GrowthStep]:
-    """For each count, create partitions up to this count, and then measure the cluster."""
+    """Increase the number of partitions to each of `counts`, and measure the cluster each time."""
     measured = "growth-0"
     existing = 0
     for count in counts:
@@ -127,7 +129,7 @@ class _MetadataTimes:
 
 @contextmanager
 def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
-    """Send Metadata requests without topics to all brokers, one at a time to each broker."""
+    """Send Metadata requests that list no topics to all brokers, one at a time to each broker."""
     times = _MetadataTimes()
     ended = threading.Event()
 
@@ -155,7 +157,7 @@ def _metadata_requests(cluster: Cluster) -> Iterator[_MetadataTimes]:
 
 
 def create_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
-    """Create topics in requests with many topics each. Raises `SystemExit` after an error."""
+    """Create many topics with each CreateTopics request. Raises `SystemExit` after an error."""
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         for first in range(0, len(names), _TOPICS_AT_ONCE):
             created = broker.call(
@@ -244,7 +246,7 @@ def await_in_sync(cluster: Cluster) -> None:
 
 
 def await_fenced(cluster: Cluster, broker_id: int) -> None:
-    """Wait until the first broker knows that another broker is fenced."""
+    """Wait until the metadata from the first broker shows that another broker is fenced."""
     _await(
         cluster,
         lambda metadata: all(broker.node_id != broker_id for broker in metadata.brokers),
@@ -273,8 +275,8 @@ def _restart_s(cluster: Cluster) -> float:
 def session_fetch_ms(cluster: Cluster, partition: tuple[str, int], *, records: int) -> float:
     """Return the median latency from a producer to a consumer with an incremental fetch session.
 
-    The records are written to `partition`. The session contains all partitions of the same
-    leader.
+    The records are written to `partition`. The fetch session contains all partitions that have the
+    same leader as `partition`.
     """
     led = _partitions_with_same_leader(cluster, partition)
     with RawConnection(cluster.address(led.leader), timeout_s=_TIMEOUT_S) as broker:
@@ -361,7 +363,7 @@ def _fetch(
 
 
 def _acks_all_ms(cluster: Cluster, topic: str, records: int) -> list[float]:
-    """Return the latencies in milliseconds of single records with acks=all."""
+    """Write single records with acks=all, and return their latencies in milliseconds."""
     producer = _producer(cluster)
     taken_ms = []
     for _ in range(records + _WARM_UP):
@@ -403,7 +405,7 @@ def _add_failure(
 
 
 def _metadata_ms(cluster: Cluster) -> float:
-    """Return the median time in milliseconds until a broker has returned all topics."""
+    """Return the median time in milliseconds that a broker takes to return all topics."""
     taken_ms = []
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as broker:
         entity = request("metadata", 9, topics=None)

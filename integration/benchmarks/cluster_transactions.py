@@ -6,8 +6,8 @@ Measures:
 - the latency from a commit to a `read_committed` consumer
 - the time for which transactional ids have no coordinator after the coordinator is killed
 
-The controller detects the failure only when the broker's session expires. Therefore, the time that
-the next coordinator takes to load the ids is also reported separately.
+The controller detects that the coordinator has failed only when its broker session expires.
+Therefore, the time that the next coordinator takes to load the ids is also reported separately.
 
 Invariant: both backends are measured with the same client.
 """
@@ -106,7 +106,10 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
-    """Kill the coordinator of the ids, and wait until another broker bumps the epoch of an id.
+    """Kill the transaction coordinator, and wait until another broker bumps a producer epoch.
+
+    Before the kill, `ids` transactional ids are initialized on the coordinator. After the kill, the
+    last of these ids is initialized again on the new coordinator, which bumps its producer epoch.
 
     The killed broker is not restarted, so the caller must close the cluster.
     """
@@ -178,7 +181,7 @@ def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, i
 
 
 def _initialized(connection: RawConnection, transactional_id: str) -> int | None:
-    """Return the producer epoch, or None while the coordinator is busy or not ready."""
+    """Return the producer epoch, or None if the coordinator is busy or not ready."""
     response = connection.call(
         "init_producer_id", 4, transactional_id=transactional_id, transaction_timeout=60_000
     )

@@ -23,8 +23,8 @@ TUNED: Final[Mapping[str, str]] = {
 class Connector:
     """A data source and its options.
 
-    Only our connector has an `engine`; None means the engine that the run measures. With
-    `is_secured`, the data source connects over SASL_SSL with SCRAM.
+    Only our connector has an `engine`; None means the engine that is selected for the benchmark
+    run. With `is_secured`, the data source connects over SASL_SSL with SCRAM.
     """
 
     format: str

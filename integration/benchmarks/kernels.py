@@ -1,11 +1,12 @@
 """Benchmarks of decoding and encoding record batches, without Spark.
 
-Measures the implementations of `pyspark_kafka.records`, the upper limits of their throughput, and
-the equivalents in other clients. Only confluent-kafka connects to a broker.
+Measures the implementations of `pyspark_kafka.records`, the upper bounds of their throughput, and
+the equivalent functions of other clients. Only the benchmark of confluent-kafka connects to a
+broker.
 
 Invariant: all decoders process bytes that one broker has stored. The bytes are split as in Fetch
-responses. All encoders process the same values. Each side returns the number of records that it
-processed.
+responses. All encoders process the same values. Each measured implementation returns the number of
+records that it processed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches(ABC):
-    """A side that processes stored record batches. Slow sides process only a `share` of them."""
+    """A side of a comparison that processes stored record batches.
+
+    `share` is the fraction of the records to process. It is lower for slow implementations.
+    """
 
     contents: Contents
     share: float = 1.0
@@ -70,7 +74,7 @@ class StoredBatches(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(StoredBatches):
-    """A side that decodes the chunks into Arrow batches of all 7 columns with `implementation`."""
+    """A side of a comparison that decodes record batches to Arrow batches with all 7 columns."""
 
     implementation: Implementation = "cython"
 
@@ -96,7 +100,7 @@ class Decoding(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum(StoredBatches):
-    """A side that only calculates the CRC of all bytes with the kernel."""
+    """A side of a comparison that only calculates the CRC of all bytes with the kernel."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         crc_of = importlib.import_module(_KERNEL).crc_of
@@ -107,7 +111,7 @@ class Checksum(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying(StoredBatches):
-    """A side that copies all bytes, as `memcpy` does."""
+    """A side of a comparison that copies all bytes, as `memcpy` does."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         copy = _scratch()
@@ -118,7 +122,7 @@ class Copying(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherClientDecoding(StoredBatches):
-    """A side that decodes with another client.
+    """A side of a comparison that decodes record batches with another client library.
 
     The client checks CRCs and creates an object per record.
     """
@@ -140,10 +144,10 @@ class OtherClientDecoding(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consuming:
-    """A side that connects to the broker and consumes the topic with confluent-kafka.
+    """A benchmark workload that connects to the broker and consumes a topic with confluent-kafka.
 
     With `fields`, it reads the seven fields of each message, as a program that builds rows would.
-    Otherwise, it reads only the error.
+    Otherwise, it only checks each message for an error.
     """
 
     contents: Contents
@@ -190,7 +194,10 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(ABC):
-    """A side that encodes values as record batches. Slow sides encode only a `share` of them."""
+    """A side of a comparison that encodes values as record batches.
+
+    `share` is the fraction of the records to encode. It is lower for slow implementations.
+    """
 
     value_bytes: int
     share: float = 1.0
@@ -214,7 +221,7 @@ class Values(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding(Values):
-    """A side that encodes Arrow batches as record batches with `implementation`."""
+    """A side of a comparison that encodes Arrow batches as record batches."""
 
     implementation: Implementation = "cython"
 
@@ -238,7 +245,7 @@ class Encoding(Values):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherClientEncoding(Values):
-    """A side that appends every record to another client's batch builder."""
+    """A side of a comparison that appends every record to another client's batch builder."""
 
     client: Client
 
@@ -273,7 +280,7 @@ def repeated(work: Callable[[], int]) -> int:
 
 @lru_cache(maxsize=1)
 def _scratch() -> memoryview:
-    """Return a buffer of twice `FETCH_BYTES`, because one large batch can exceed this limit."""
+    """Return a buffer of `2 * FETCH_BYTES` bytes, because a chunk can exceed `FETCH_BYTES`."""
     return memoryview(bytearray(2 * FETCH_BYTES))
 
 

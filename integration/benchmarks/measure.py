@@ -1,7 +1,7 @@
-"""Measurement of one run of a side, in seconds and CPU seconds per million rows.
+"""Measurement of one run of an implementation, in seconds and CPU seconds per million rows.
 
-Measures only this process, or this process and all its descendants. A sample maps each quantity to
-its value. Invariant: for every quantity, a lower value is better.
+Measures only this process, or this process and all its descendants. A sample maps each measured
+quantity to its value. Invariant: for every quantity, a lower value is better.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MILLION: Final = 1_000_000
 
 
 def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sample:
-    """Run `work` and return its time and the CPU time of all processes, per million rows.
+    """Run `work` and return its elapsed time and its CPU time, per million rows.
 
     `work` returns the number of rows that it has processed. The CPU time is that of this process
     and its descendants, except the processes in `excluded`, which are the brokers.
@@ -38,7 +38,7 @@ def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sampl
 
 
 def measure_process(work: Callable[[], int]) -> Sample:
-    """Run `work` and return its time and the CPU time of this process, per million rows."""
+    """Run `work` and return the elapsed time and this process's CPU time, per million rows."""
     cpu_before_s, since_s = time.process_time(), time.perf_counter()
     rows = work()
     taken_s = time.perf_counter() - since_s

@@ -40,11 +40,11 @@ _COMPILED: Final = "spark-with-bytecode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstQuery:
-    """A side that writes one row, or reads an empty topic, in a new session.
+    """A benchmark workload that writes one row, or reads an empty topic, in a new session.
 
     If `connector` is None, the query uses a Python data source that does nothing. With `is_warm`,
-    `pyspark_kafka.warm_up` completes before the query starts. With `is_compiled`, Spark's archives
-    contain bytecode.
+    `pyspark_kafka.warm_up` completes before the query starts. With `is_compiled`, the archives of
+    PySpark contain bytecode.
     """
 
     connector: Connector | None
@@ -78,11 +78,11 @@ class FirstQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortStream:
-    """A side that reads a topic with `Trigger.AvailableNow` in a warm session.
+    """A benchmark workload that reads a topic with `Trigger.AvailableNow` in a warm session.
 
     The session runs several such queries, and the result is the median duration of all queries but
     the first one. If `connector` is None, the query uses a Python data source that yields rows
-    without reading them from Kafka. With `is_compiled`, Spark's archives contain bytecode.
+    without reading them from Kafka. With `is_compiled`, the archives of PySpark contain bytecode.
     """
 
     connector: Connector | None
@@ -122,7 +122,7 @@ def _run_in_new_session(
 
 
 def _compiled_spark(directory: Path) -> Path:
-    """Return a Spark home whose archives contain bytecode. The other files are links."""
+    """Return a Spark home whose archives contain bytecode. The other files are symbolic links."""
     home = directory / _COMPILED
     if not home.exists():
         library = home / "python" / "lib"

@@ -1,6 +1,6 @@
-"""The values of the records: lines that compress about as well as log lines.
+"""Record values that compress about as well as the lines of a log file.
 
-Invariant: for the same sizes, the values are the same on every machine.
+Invariant: for the same value size, the values are the same on every machine.
 """
 
 from __future__ import annotations

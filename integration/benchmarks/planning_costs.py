@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The costs of planning, which are medians of several rounds.
+    """The cost of planning a read. Each value is the median of several rounds.
 
     `memory_bytes` is the peak of the memory that Python allocates while it plans a batch read, and
     `plan_bytes` is the size of the pickled plan. Planning a micro-batch determines the end offsets
@@ -67,7 +67,7 @@ class Costs:
 
 
 def measure(cluster: Cluster, partitions: int) -> Costs:
-    """Create and fill topics with these partitions, plan reads of them, and return the costs."""
+    """Create topics with `partitions` partitions in total, and return the costs of planning."""
     topics = []
     for first in range(0, partitions, _PARTITIONS_OF_TOPIC_MAX):
         topics.append(f"planning-{partitions}-{first}")

@@ -47,12 +47,12 @@ def parent(pid: int) -> int | None:
 
 
 class CpuMeter:
-    """Context manager that measures the user and system CPU seconds of descendants.
+    """Context manager that measures the user and system CPU seconds of this process's descendants.
 
     Spark stops idle Python workers and does not wait for them, so the operating system discards
-    their CPU time. Therefore the meter polls the descendants several times per second and stores
-    the last value for each. The meter ignores this process, the processes in `excluded`, and the
-    descendants of excluded processes.
+    their CPU time. Therefore, the meter polls the descendants several times per second and stores
+    the last CPU time of each descendant. The meter ignores this process, the processes in
+    `excluded`, and the descendants of excluded processes.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:

@@ -30,11 +30,11 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Rati
 
 
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
-    """Return the order of the sides in a round.
+    """Return the order in which the compared implementations run in a round.
 
     In each pair of rounds, the second round reverses the order of the first. After each pair, the
-    order is rotated by one side. Therefore, no side always runs first, and no side always follows
-    the same side.
+    order is rotated by one position. Therefore, no implementation always runs first or always runs
+    after the same implementation.
     """
     start = round_number // 2 % len(sides)
     order = [*sides[start:], *sides[:start]]

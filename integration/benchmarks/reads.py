@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Measures connectors that read a topic. Also measures a source that fabricates the rows, as the upper
-limit of the throughput. Invariant: each side returns the same columns and the same number of rows,
-and each connector is checked once before it is measured.
+Measures connectors that read a topic. Also measures a source that generates the rows without Kafka,
+because its throughput is the upper bound for Python data sources. Invariant: all sources return the
+same columns and the same number of rows, and each connector is checked once before it is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def discard_rows(rows: DataFrame) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRead:
-    """A side that reads a topic to its end.
+    """A side of a comparison that reads a topic to its end.
 
     `column` is the only column to read; None means all 7 columns.
     """
@@ -64,7 +64,10 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricatedRead:
-    """A side with a Python data source that generates the same rows as a topic with `contents`."""
+    """A side of a comparison that reads from a Python data source instead of Kafka.
+
+    The data source generates the same rows as a topic with `contents`.
+    """
 
     contents: Contents
     column: str | None = None

@@ -1,4 +1,4 @@
-"""The resources that cases share: one broker, one Spark session and filled topics.
+"""The resources that benchmark cases share: one broker, one Spark session and topics with records.
 
 The resources are created on demand. Invariant: `close` stops everything that this module started,
 and every Spark job has a timeout.
@@ -73,7 +73,7 @@ class Resources:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """A cluster of a controller and one broker, which also has a secured listener."""
+        """A cluster with a controller and one broker. The broker also has a secured listener."""
         self._say(f"starting {clusters.describe(self._backend)}")
         before = processes.descendants()
         opened = clusters.open_cluster(
@@ -94,7 +94,7 @@ class Resources:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The Spark session of all cases, with Spark's own connector and ours."""
+        """The Spark session for all cases, with Spark's own connector and ours."""
         # The cluster must start first. Otherwise, `_brokers` could contain processes of Spark.
         assert self.cluster.broker_ids
         self._say("starting Spark")
@@ -103,7 +103,10 @@ class Resources:
         return session
 
     def topic(self, contents: Contents, records: int) -> str:
-        """Return the name of a topic with these records. The first call creates and fills it."""
+        """Return the name of a topic with these records.
+
+        The first call creates and fills the topic.
+        """
         key = (contents, records)
         if key not in self._filled:
             self._say(

@@ -1,8 +1,8 @@
-"""The file `build/reports/benchmarks.json` with the results, one object per ratio.
+"""The benchmark results in `build/reports/benchmarks.json`, with one JSON object per comparison.
 
-Defines the file's format and replaces older results of the same cases. Invariant: the file contains
-each pair of `case` and `peer` once, and an interrupted run keeps the results of its completed
-cases.
+Defines the format of the file and replaces older results of the same cases. Invariant: the file
+contains each pair of `case` and `peer` at most once, and an interrupted run keeps the results of
+its completed cases.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ RESULTS: Final = reports.DIRECTORY / "benchmarks.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one comparison.
+    """The result of one comparison of our implementation with a peer.
 
     If the comparison failed, the ratios are None and `error` is the reason. With `at_most`, the
-    ratio is ours divided by the peer's, and the target is an upper bound. Otherwise, the ratio is
-    the peer's divided by ours, and the target is a lower bound. The CPU seconds are medians per
-    million rows, summed over the driver, the workers and the JVM. They are None if the case does
-    not count rows.
+    ratio is our value divided by the peer's value, and `target` is an upper bound. Otherwise, the
+    ratio is the peer's value divided by our value, and `target` is a lower bound. The CPU seconds
+    are medians per million rows, summed over the driver, the workers and the JVM. The CPU seconds
+    are None if the case does not count rows.
     """
 
     case: str
@@ -61,7 +61,7 @@ class Result:
 def load(path: Path = RESULTS) -> list[Result]:
     """Return the results in the file, or an empty list if the file does not exist.
 
-    Raises `ValueError` if the file has a different format.
+    Raises `ValueError` if the format of the file is unknown.
     """
     if not path.exists():
         return []
@@ -75,9 +75,10 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """Replace the old results of each case that has new results. Return all results in `order`.
+    """Return the new results, and the old results of the cases that have no new results.
 
-    `order` contains the names of all existing cases. Results of other cases are dropped.
+    `order` contains the names of all existing cases in the order in which their results are
+    returned. Results of other cases are dropped.
     """
     replaced = {result.of_case for result in new}
     kept = [result for result in old if result.of_case not in replaced]

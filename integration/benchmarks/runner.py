@@ -1,8 +1,9 @@
-"""The runner of a case, which measures its sides in turn and calculates the results.
+"""The runner of a benchmark case, which measures our implementation and its peers in turn.
 
-Each side runs once per round. If `Case.warms_up` is true, each side also runs once before the first
-round. Invariant: if a peer fails, only its own comparisons fail. If our side fails, all comparisons
-of the case fail. A comparison requires the same number of rounds from both sides.
+Each implementation runs once per round. If `Case.warms_up` is true, each implementation also runs
+once before the first round. Invariant: if a peer fails, only the comparisons with this peer fail.
+If our implementation fails, all comparisons of the case fail. A comparison requires the same number
+of rounds from both implementations.
 """
 
 from __future__ import annotations

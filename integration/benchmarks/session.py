@@ -1,7 +1,7 @@
-"""The Spark session of the benchmarks, `local[2]`, with both connectors.
+"""The `local[2]` Spark session of the benchmarks, with our connector and Spark's own connector.
 
-Invariant: settings are Spark's defaults, except settings that depend on the machine, settings that
-reduce log output, and `SETTINGS`, which the report lists.
+Invariant: all settings have Spark's default values, except settings that depend on the machine,
+settings that reduce log output, and `SETTINGS`, which the report lists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of the implementations that a case compares: work that can be measured."""
+"""The interface of the implementations that a benchmark case compares ("sides")."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Side(Protocol):
     """One of the implementations that a case compares."""
 
     def run(self, resources: Resources, records: int) -> Sample:
-        """Do the work once and return the sample.
+        """Run the workload once and return the measured sample.
 
-        Raises an exception if the run detects incomplete work. A side that cannot detect incomplete
-        work in a run is a `VerifiableSide`.
+        Raises an exception if the run detects that some of the work was not done. An implementation
+        that cannot detect this during a run must be a `VerifiableSide`.
         """
 
 
@@ -24,7 +24,7 @@ class VerifiableSide(Protocol):
     """A side whose runs cannot detect incomplete work."""
 
     def verify(self, resources: Resources, records: int) -> None:
-        """Raise `ValueError` if the side does not do all of the work.
+        """Raise `ValueError` if this implementation does not do all of the work.
 
-        The runner calls this once, before the first run.
+        The runner calls this method once, before the first run.
         """

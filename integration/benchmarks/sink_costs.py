@@ -1,12 +1,12 @@
-"""Count the requests and bytes of exactly-once micro-batches, and measure planning and commit.
+"""Count the requests and bytes of exactly-once micro-batches, and time planning and commits.
 
     python -m integration.benchmarks.sink_costs --tasks 1 --tasks 200
 
-Runs the connector's planning, tasks and commit without Spark. As in a streaming query, planning
-uses one client for all micro-batches, and commit uses another client. The tasks run in `WORKERS`
-threads, and each thread has one client, like a Python worker. Every task writes one small row.
-Invariant: each request that a client sends is counted, including retries and ApiVersions. The
-results exclude the micro-batches that open the connections.
+Runs the connector's planning, tasks and commits without Spark. As in a streaming query, planning
+uses one client for all micro-batches, and the commits use another client. The tasks run in
+`WORKERS` threads, and each thread has one client, like a Python worker. Every task writes one small
+row. Invariant: each request that a client sends is counted, including retries and ApiVersions. The
+results exclude the first micro-batches, in which the clients open their connections.
 
 This is not a benchmark case: it reports counts and milliseconds, not ratios.
 """
@@ -78,12 +78,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The costs of a micro-batch, which are medians of the measured micro-batches.
+    """The costs of a micro-batch. Each value is the median of the measured micro-batches.
 
     `task_requests` counts the requests from all tasks of a micro-batch with rows.
     `empty_task_requests` counts the requests from all tasks of a micro-batch without rows.
-    `restart_requests` and `restart_ms` are the costs of planning after a driver has stopped before
-    it wrote its decision. In this situation, planning aborts the open transactions of all tasks.
+    `restart_requests` and `restart_ms` are the costs of planning after the previous driver stopped
+    without writing a decision. In this case, planning aborts the open transactions of all tasks.
     `decision_bytes` is the size of the keys and values of the decision. `kept_bytes` is the size of
     the sink's records that log compaction retains in the commit topic after a micro-batch.
     """
@@ -140,7 +140,7 @@ def measure(cluster: Cluster, tasks: int, *, rounds: int) -> Costs:
 
 
 def table(costs: Iterable[Costs]) -> Iterator[str]:
-    """Yield a Markdown table, and then the requests of each micro-batch by API."""
+    """Yield a Markdown table, and then the number of requests to each API."""
     costs = list(costs)
     yield f"| {' | '.join(_HEAD)} |"
     yield f"|{' ---: |' * len(_HEAD)}"
@@ -252,7 +252,7 @@ class _Sink:
         return sorted(found, key=lambda message: message.task.partition)
 
     def kept_bytes(self) -> int:
-        """Return the size of the last record of each of the sink's keys, without tombstones."""
+        """Return the total size of the sink's last record for each key, excluding tombstones."""
         kept = dict(self._records(0, lambda _: True))
         return _size_of((key, value) for key, value in kept.items() if value is not None)
 

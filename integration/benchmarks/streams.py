@@ -33,7 +33,7 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A side that reads a backlog with a streaming query, which ends after the last record."""
+    """A side of a comparison that reads a backlog with a streaming query, up to the last record."""
 
     connector: Connector
     contents: Contents
@@ -64,10 +64,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """A side that runs successive micro-batches of `rows` rows in `tasks` tasks with one connector.
+    """A benchmark workload that runs successive micro-batches with one connector.
 
-    If `connector` is None, the micro-batches use the source and sink of `synthetic`. `records` is
-    the total number of rows and determines the number of micro-batches. `exactly_once` sets the
+    Each micro-batch contains `rows` rows in `tasks` tasks. If `connector` is None, the module
+    `synthetic` provides the source and the sink. The argument `records` of `run` is the total
+    number of rows, which determines the number of micro-batches. `exactly_once` sets the
     `transactionalId` option. Each partition of the input topic is read by one task, unless
     `max_partitions` sets the `maxPartitions` option.
     """

@@ -1,8 +1,8 @@
-"""Python data sources that do no work. They show the upper speed limit of Python data sources.
+"""Python data sources without I/O, which show the maximum speed of any Python data source.
 
 Contains a source that generates rows, a sink that drops rows, and a streaming source and sink.
-Invariant: they do only what Spark requires, with the same columns and the same number of tasks as
-the connector that they are compared with.
+Invariant: these data sources do only what Spark requires. They have the same columns and the same
+number of tasks as the connector that they are compared with.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _shares(rows: int, partitions: int) -> list[InputPartition]:
 
 
 class FabricatingSource(DataSource):
-    """Batch source that fabricates rows. Options: `rows`, `partitions`, `valueBytes`."""
+    """A batch source that generates rows. Options: `rows`, `partitions`, `valueBytes`."""
 
     @classmethod
     def name(cls) -> str:

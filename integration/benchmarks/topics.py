@@ -1,8 +1,8 @@
 """The topics that benchmarks read, and the record batches that a broker stores for them.
 
-Each topic is filled once per run, and all clients that a case compares read the same records.
-Invariant: a filled topic contains exactly the requested records, evenly distributed over its
-partitions; otherwise, an error is raised.
+The records of each topic are written once per run, and all clients that a benchmark case compares
+read the same records. Invariant: a topic contains exactly the requested number of records, evenly
+distributed over its partitions. If records are missing, an error is raised.
 """
 
 from __future__ import annotations

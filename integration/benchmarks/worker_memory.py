@@ -1,4 +1,4 @@
-"""The memory of a Python worker that reads a long partition.
+"""The memory of a Python worker that reads a partition with many records.
 
 Samples the resident memory of the workers during a read. Reports how much the memory grew and
 whether it was still growing at the end. Invariant: when sampling starts, the worker is new but has
@@ -79,7 +79,7 @@ class FixedLimit:
 
 @contextmanager
 def sampled() -> Iterator[dict[int, list[int]]]:
-    """Sample the resident bytes of Python workers, by process id, while the context is open."""
+    """Sample the resident memory of each Python worker, in bytes, until the context exits."""
     traces: dict[int, list[int]] = {}
     ended = threading.Event()
 
@@ -109,7 +109,7 @@ def sampled() -> Iterator[dict[int, list[int]]]:
 
 
 def memory_of(traces: Mapping[int, Trace]) -> Sample:
-    """Return the growth of the worker whose memory grew the most.
+    """Return the memory growth of the Python worker whose memory grew the most.
 
     Raises `ValueError` if no worker has enough samples.
     """

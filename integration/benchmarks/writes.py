@@ -1,7 +1,8 @@
 """Batch writes of rows that Spark generates.
 
-Measures connectors that write a DataFrame, and sinks that drop it. Invariant: all sides receive the
-same DataFrame, and a connector's topic is checked for missing rows.
+Measures connectors that write a DataFrame, and sinks that drop its rows. Invariant: all connectors
+and sinks receive the same DataFrame, and each topic that a connector writes to is checked for
+missing rows.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def generated_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWrite:
-    """A side that writes the rows in `tasks` tasks to a new topic, compressed with `codec`.
+    """A benchmark workload that writes rows in `tasks` tasks to a new topic.
 
-    `exactly_once` sets the `transactionalId` option, which only our connector supports.
+    The record batches are compressed with `codec`. `exactly_once` sets the `transactionalId`
+    option, which only our connector supports.
     """
 
     connector: Connector
@@ -73,7 +75,7 @@ class BatchWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardingWrite:
-    """A side whose sink drops the rows: Spark's `noop` or a sink in Python."""
+    """A side of a comparison that discards the rows with Spark's `noop` sink or a Python sink."""
 
     format: str
     value_bytes: int

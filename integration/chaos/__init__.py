@@ -1,7 +1,7 @@
 """Chaos: a streaming query from Kafka to Kafka runs under load while faults are injected.
 
 kinds           defines the kinds of queries and their options; the seed determines the kind
-schedule        determines the faults of a seed and their times
+schedule        determines which faults a seed injects, and when
 feed            writes numbered records to the source topic, as the load
 job             defines the settings of a query
 program         runs the query in a Spark driver

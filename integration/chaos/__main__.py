@@ -6,7 +6,7 @@
 --seconds 60               inject faults for this many seconds
 --control                  run Spark's own connector, for comparison
 --timeline                 print the timeline of every seed, not only of failed seeds
---secured                  connect over SASL_SSL as a user with the ACLs of the guide
+--secured                  connect over SASL_SSL as a user with the ACLs in docs/exactly-once.md
 
 Writes build/reports/chaos-*.{json,md}.
 """
@@ -57,14 +57,14 @@ def report(outcome: Outcome, *, has_timeline: bool = False) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds. Return 1 if a seed fails, and 0 otherwise.
+    """Run the chaos test with each seed. Return 1 if a run fails, and 0 otherwise.
 
     A control run fails only if it does not complete.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.control and options.kind is not None and not KINDS[options.kind].has_control:
-        parser.error(f"--kind {options.kind}: Spark's connector does not support this query")
+        parser.error(f"--kind {options.kind}: this query does not support --control")
     failed = False
     outcomes: list[Outcome] = []
     for seed in options.seeds:
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--secured",
         action="store_true",
-        help="connect over SASL_SSL as a user with the ACLs of the guide",
+        help="connect over SASL_SSL as a user with the ACLs in docs/exactly-once.md",
     )
     return parser
 

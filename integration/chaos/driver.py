@@ -129,7 +129,7 @@ class Driver:
         return self._descendants(*_MODULES_OF_WORKERS)
 
     def executors(self) -> list[int]:
-        """Return the process ids of the executors, if they are not in the driver's JVM."""
+        """Return the process ids of the executors that run outside the driver's JVM."""
         return self._descendants(_CLASS_OF_EXECUTORS)
 
     def finish(self, timeout_s: float) -> None:

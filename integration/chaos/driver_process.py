@@ -50,7 +50,7 @@ class DriverProcess:
             )
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the process until it has closed its output."""
+        """Yield the output lines of the process until the process closes its output."""
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
@@ -89,7 +89,10 @@ class DriverProcess:
                 _send(pid, signal.SIGKILL)
 
     def _stop(self) -> set[int]:
-        """Stop processes repeatedly until no new process is found. Return their ids."""
+        """Stop processes until no running process is found.
+
+        Return the ids of all stopped processes.
+        """
         stopped: set[int] = set()
         if self.status is not None:
             return stopped

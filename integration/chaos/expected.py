@@ -1,4 +1,4 @@
-"""The values that an exactly-once query must write, and their comparison with a target.
+"""The values that an exactly-once query must write, and their comparison with the target topic.
 
 All functions are pure. Invariant: a value that is expected n times must be written n times, and no
 other value may be written.
@@ -21,10 +21,10 @@ _LISTED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference between the values of a target and the expected values.
+    """The difference between the values in a target topic and the expected values.
 
-    `lost` is the number of missing values. `duplicates` is the number of values that were written
-    too often or are wrong. `examples` contains some values of both kinds.
+    `lost` is the number of missing values. `duplicates` is the number of surplus values, which are
+    either duplicate or wrong. `examples` contains some missing values and some surplus values.
     """
 
     lost: int
@@ -33,7 +33,7 @@ class Difference:
 
 
 def copied_values(ends: Offsets) -> Counter[bytes]:
-    """Return the values that a copy must contain: each source record's position, exactly once."""
+    """Return the values of a complete copy of the source: the position of each record, once."""
     return Counter(
         f"{partition}:{offset}".encode()
         for partition, end in enumerate(ends)
@@ -45,8 +45,8 @@ def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
     """Return the values `key=count` that the aggregation writes in output mode `complete`.
 
     `batches` contains the end offsets of each micro-batch. Each micro-batch writes one row for each
-    key that occurs in the source before these offsets. Later records in the source (up to `ends`)
-    count as one more micro-batch, whose rows are missing.
+    key that occurs in the source before its end offsets. If the source has more records (up to
+    `ends`), the result includes the rows of one more micro-batch, which should have read them.
     """
     known = list(batches)
     values: Counter[bytes] = Counter()
@@ -57,7 +57,7 @@ def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
 
 
 def difference(expected: Counter[bytes], found: Counter[bytes]) -> Difference:
-    """Compare the values of a target with the expected values."""
+    """Compare the values in a target topic with the expected values."""
     missing, surplus = expected - found, found - expected
     return Difference(
         lost=missing.total(),

@@ -1,6 +1,7 @@
-"""Injects the faults of a schedule into a cluster behind proxies and into a driver.
+"""Injects the faults of a schedule into a cluster and a Spark driver.
 
-Invariant: each fault is repaired after its duration, and at the end all faults are repaired.
+Invariant: each fault is repaired when its duration has elapsed, and all faults are repaired at the
+end.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ _DELAY_S: Final = 0.3
 
 
 class Chaos:
-    """Injects faults into a cluster with proxied links and into the driver of a query.
+    """Injects faults into a cluster that clients reach through proxies, and into a query's driver.
 
-    `fault_count` is the number of injected faults. A fault without a target is not counted.
+    `fault_count` is the number of injected faults. A fault is not counted if no process can be
+    selected as its target.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The load: writes numbered records to the source topic until `stop` is called.
+"""A thread that writes numbered records to the source topic until `stop` is called.
 
-Invariant: the feed slows down while the query is not running, so the query can keep up. When the
-feed ends, all records have been acknowledged. Duplicates in the source do not matter, because the
-oracle identifies records by partition and offset.
+Invariant: the thread writes more slowly while the query is not running, so the query can keep up.
+When the thread ends, all records have been acknowledged. Duplicates in the source do not matter,
+because the oracle identifies records by partition and offset.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TICK_S: Final = 0.05
 class Feed:
     """A thread that writes records to the source topic.
 
-    It writes `records_per_second` records per second while `is_read()` returns true, and fewer
-    otherwise.
+    It writes `records_per_second` records per second while `is_read()` returns true. Otherwise, it
+    writes fewer records.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Feed:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._failures: list[str] = []
-        self._confirmed = 0
+        self._acknowledged = 0
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -54,9 +54,9 @@ class Feed:
         self._thread.start()
 
     @property
-    def confirmed(self) -> int:
+    def acknowledged(self) -> int:
         """The number of records that brokers have acknowledged."""
-        return self._confirmed
+        return self._acknowledged
 
     def stop(self) -> None:
         """Stop the thread and wait for all acknowledgements.
@@ -84,6 +84,6 @@ class Feed:
         self, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message
     ) -> None:
         if error is None:
-            self._confirmed += 1
+            self._acknowledged += 1
         else:
             self._failures.append(str(error))

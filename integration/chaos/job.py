@@ -12,10 +12,10 @@ from integration.chaos.kinds import KINDS, Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The settings of a driver.
+    """The settings of a Spark driver and its streaming query.
 
-    `format` is the format of the source and the sink; `jars` are additional JARs. A query with two
-    sinks also writes to `other_target`.
+    `format` is the format of the source and the sink. `jars` are additional JARs for the driver. A
+    query with two sinks also writes to the topic `other_target`.
     """
 
     bootstrap_servers: str
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def sinks(self) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """The targets with the options of their sinks. Each sink has its own id."""
+        """The target topics with the options of their sinks. Each sink has its own id."""
         found: list[tuple[str, Mapping[str, str]]] = [(self.target, self.sink_options)]
         if self.other_target:
             name = "transactionalId"
@@ -63,7 +63,10 @@ class Job:
 
     @property
     def owner(self) -> Path:
-        """The path of the file with the number of the newest driver. Older drivers must exit."""
+        """The path of the file that contains the newest driver's number.
+
+        Older drivers must exit.
+        """
         return Path(self.directory, "owner")
 
     @property

@@ -1,7 +1,7 @@
-"""The kinds of queries that chaos runs, and the cluster that each of them needs.
+"""The kinds of queries in chaos runs, and the cluster that each kind needs.
 
-Invariant: the seed alone determines the kind and the transaction version. Consecutive seeds cover
-all kinds, each with both versions.
+Invariant: the seed alone determines the kind and the `transaction.version`. Consecutive seeds cover
+each kind with both transaction versions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _EVENT_LOG: Final = {
 class Kind:
     """A kind of query.
 
-    `query` is the key of the query in `queries.QUERIES`. `conf` is Spark configuration,
-    `sink_options` are options of `pyspark_kafka` only, and `configs` are broker configs. With
+    `query` is a key of `queries.QUERIES`. `conf` contains Spark properties, and `configs` contains
+    broker configs. `sink_options` are options for the sink of `pyspark_kafka` only. With
     `on_two_hosts`, tasks run in two executors on different hosts. Otherwise, tasks run in the
-    driver's JVM. `faults` are the additional faults of a schedule. With `has_control`, Spark's own
-    connector can also run the query.
+    driver's JVM. The schedule contains `faults` in addition to the faults that all kinds have in
+    common. With `has_control`, the query can also run with Spark's own connector.
     """
 
     name: str
@@ -103,9 +103,9 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in
 
 
 def kind_of(seed: int, *, is_control: bool = False) -> Kind:
-    """Return the kind of a seed.
+    """Return the kind of query that a seed runs.
 
-    With `is_control`, only kinds that Spark's connector can run are considered.
+    If `is_control` is true, consider only the kinds that Spark's connector can run.
     """
     kinds = [kind for kind in _KINDS if kind.has_control or not is_control]
     return kinds[(seed - 1) % len(kinds)]
@@ -114,7 +114,7 @@ def kind_of(seed: int, *, is_control: bool = False) -> Kind:
 def transaction_version_of(seed: int) -> int:
     """Return the `transaction.version` of a seed's cluster.
 
-    Consecutive seeds alternate between the versions. Because the number of kinds is odd, each kind
-    runs with both versions.
+    Consecutive seeds alternate between versions 1 and 2. Because the number of kinds is odd, each
+    kind runs with both versions.
     """
     return 1 + seed % 2

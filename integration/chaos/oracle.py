@@ -1,4 +1,4 @@
-"""The oracle for chaos runs. It compares the target topics (`read_committed`) with the source.
+"""The test oracle for chaos runs: compares the committed records of each target with the source.
 
 Invariant: the oracle does not use the client under test.
 """
@@ -37,11 +37,11 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The numbers of source rows, and of rows that are lost or duplicated in the targets.
+    """The number of source rows, and the numbers of lost and duplicate rows in the target topics.
 
-    `blocked` names partitions with an open transaction, which consumers cannot read to the end.
-    `wrong_offsets` names partitions of the source with a wrong committed offset. `examples`
-    contains some of the lost and duplicate rows.
+    `blocked` names partitions with an open transaction, which `read_committed` consumers cannot
+    read to the end. `wrong_offsets` names partitions of the source topic with a wrong committed
+    offset. `examples` contains some of the lost and duplicate rows.
     """
 
     rows: int
@@ -74,12 +74,13 @@ def check(
     batches: Iterable[Offsets] | None = None,
     group: str | None = None,
 ) -> Delivery:
-    """Read all topics to their ends and compare each target with the source.
+    """Read all topics to their ends and compare each target topic with the source topic.
 
-    If `batches` (the end offsets of the micro-batches) is given, a target contains counts.
-    Otherwise, a target contains copies of the records. If a `group` is given, its committed offsets
-    must be the end offsets of the source. `fed` is the number of acknowledged records of the
-    source. Raises `AssertionError` if `fed` is 0, or if brokers have lost acknowledged records.
+    If `batches` (the end offsets of the micro-batches) is given, a target topic must contain the
+    counts of an aggregation. Otherwise, it must contain a copy of each source record. If a `group`
+    is given, its committed offsets must be the end offsets of the source topic. `fed` is the number
+    of records in the source topic that brokers have acknowledged. Raises `AssertionError` if `fed`
+    is 0, or if brokers have lost acknowledged records.
     """
     blocked = [each for target in targets for each in _await_closed(bootstrap_servers, target)]
     ends = _ends(bootstrap_servers, source, IsolationLevel.READ_COMMITTED)
@@ -105,7 +106,7 @@ def check(
 def read_batches(checkpoint: str, source: str, *, partitions: int) -> list[Offsets]:
     """Return the end offsets of the micro-batches in a checkpoint.
 
-    The last line of each file `offsets/N` contains the offsets of the only source.
+    The last line of each `offsets/N` file contains the offsets, because the query has one source.
     """
     files = [path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdecimal()]
     found: list[Offsets] = []

@@ -1,9 +1,9 @@
-"""The program of a Spark driver: `python -m integration.chaos.program JSON NUMBER`.
+"""The program that runs in a Spark driver: `python -m integration.chaos.program JSON NUMBER`.
 
 Runs the query of a job, like a user's program. The program restarts a failed query from its
-checkpoint. When the `stop` file exists, the program processes the rest of the source and exits with
-status 0. If the query fails and a driver with a higher number has started, the program exits with
-status 1. The program prints one line per micro-batch and per failure.
+checkpoint. When the `stop` file exists, the program processes the remaining records of the source
+and exits with status 0. If the query fails and a driver with a higher number has started, the
+program exits with status 1. The program prints one line per micro-batch and per failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The streaming queries of the kinds. All of them read the topic `source` of a job.
+"""The streaming queries for all kinds of chaos runs. Each query reads the topic `Job.source`.
 
 Invariant: a written value contains the position of its source record (`partition:offset`), or, for
 the aggregation, a key and its count (`key=count`). Therefore, the oracle can calculate the expected
@@ -37,7 +37,7 @@ def copy(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def count(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Write all counts in each micro-batch, because Spark rejects `update` for Python sinks."""
+    """Write all counts in each micro-batch. Spark rejects output mode `update` for Python sinks."""
     keys = _source(spark, job).selectExpr(f"string(offset % {COUNTED_KEYS}) AS key")
     rows = keys.groupBy("key").count().selectExpr("key", "concat(key, '=', count) AS value")
     return _write(rows, job).outputMode("complete").start()

@@ -1,7 +1,8 @@
-"""Runs one seed: starts the cluster, the load and the query, injects faults, and calls the oracle.
+"""Performs the chaos run of one seed and returns its outcome.
 
-Invariant: the first fault starts after the query has started. The oracle is called only after all
-faults are repaired and the query has processed the whole source.
+The run starts the cluster, the load and the query, injects faults, and calls the oracle. Invariant:
+the first fault starts after the query has started. The oracle is called only after all faults are
+repaired and the query has processed all records of the source topic.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _PREFIXES: Final = restricted_user.Prefixes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The settings of a run.
+    """The settings of a chaos run.
 
     With `is_control`, the run uses Spark's own connector. With `is_secured`, the query connects
     over SASL_SSL as a user that has only the ACLs listed in docs/exactly-once.md. If `kind_name` is
@@ -100,11 +101,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a seed. If `delivery` is None, `failure` contains the reason.
+    """The outcome of a chaos run. If `delivery` is None, `failure` contains the reason.
 
-    `replaced_drivers` is the number of drivers that were stopped and replaced, and that exited
-    after they were resumed. `events` contains the number of events of each type in Spark's event
-    logs, such as stage retries. `errors` contains the number of query failures by error class.
+    `replaced_drivers` is the number of stopped drivers that were replaced by a successor, and then
+    exited after they were resumed. `events` contains the number of events of each type in Spark's
+    event logs, such as stage retries. `errors` contains the number of query failures for each error
+    class.
     """
 
     setup: Setup
@@ -155,7 +157,7 @@ def run(setup: Setup) -> Outcome:
                     chaos.run(setup.schedule)
                 driver.finish(FINISH_TIMEOUT_S)
                 timeline.say("the query has processed the whole source")
-                delivery = _check(job, fed=feed.confirmed)
+                delivery = _check(job, fed=feed.acknowledged)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
                 timeline.say(failure)
@@ -202,7 +204,7 @@ def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
         yield feed
     finally:
         feed.stop()
-        timeline.say(f"{feed.confirmed} records were acknowledged")
+        timeline.say(f"{feed.acknowledged} records were acknowledged")
 
 
 def _job(setup: Setup, cluster: Cluster, directory: Path) -> Job:

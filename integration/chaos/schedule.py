@@ -1,7 +1,7 @@
-"""The schedule of a seed: its faults with their times and durations.
+"""The schedule of a chaos run: the faults to inject, and their start times and durations.
 
-Invariant: the same seed and settings give the same schedule. At most one fault at a time is active
-in the cluster. Each cluster fault is repaired before the next cluster fault starts.
+Invariant: the same seed and settings result in the same schedule. At most one fault at a time is
+active in the cluster. Each cluster fault is repaired before the next cluster fault starts.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class Schedule:
 def schedule_of(
     seed: int, *, seconds: float, brokers: int, more: Sequence[FaultKind] = ()
 ) -> Schedule:
-    """Return the schedule of a seed. Each sequence of faults lasts about `seconds` seconds.
+    """Return the schedule for `seed`. Each sequence of faults lasts about `seconds` seconds.
 
     The sequence for the query starts with one fault of each required kind and one fault for each
-    element of `more`, in random order. Later faults may repeat the kinds in `more`.
+    element of `more`, in random order. Kinds in `more` may occur again later in the sequence.
     """
     random = Random(seed)  # noqa: S311
 

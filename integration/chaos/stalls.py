@@ -1,4 +1,4 @@
-"""A failpoint hook that stalls one Python process of the sink when the harness requests it.
+"""A failpoint hook that stalls one Python process of the sink when the test requests a stall.
 
 `request` creates a file with the name of a failpoint and a duration. The first process that reaches
 the failpoint removes the file and stalls. Invariant: a request stalls exactly one process.
@@ -21,7 +21,7 @@ _FILE: Final = "PYSPARK_KAFKA_TESTS_STALL"
 
 
 def environment(file: Path) -> Mapping[str, str]:
-    """Return the environment variables that enable the hook in a Spark application.
+    """Return the environment variables that enable the failpoint hook in a Spark application.
 
     `file` is the file that `request` creates.
     """

@@ -111,7 +111,7 @@ def prepare(backend: str) -> None:
     """Download and prepare the software that a backend requires.
 
     The first call may take several minutes. Raises `ClusterUnavailableError` if this machine does
-    not meet a requirement.
+    not meet a requirement of the backend.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415

@@ -27,11 +27,11 @@ class ClusterStartError(Exception):
 
 
 class UnsupportedByBackendError(NotImplementedError):
-    """The backend does not support the operation. The message names a backend that does."""
+    """The backend does not support the operation. The message names a backend that supports it."""
 
 
 class Links(Protocol):
-    """Interface for choosing the advertised addresses of nodes, for example those of proxies.
+    """Interface for choosing the advertised addresses of nodes, such as the addresses of proxies.
 
     Before a node starts, the cluster calls these methods with the node's listen address.
     """
@@ -63,7 +63,7 @@ class DirectLinks:
 
 
 def secured_listeners(security: Security | None, directory: Path) -> SecuredListeners | None:
-    """Return the secured listeners of a cluster in `directory`, or None if `security` is None."""
+    """Return secured listeners with certificates in `directory`, or None if `security` is None."""
     if security is None:
         return None
     # `cryptography` is not installed with the package.

@@ -166,8 +166,8 @@ class TestcontainersCluster(NodeCluster):
     """A cluster of Apache Kafka containers. The constructor starts it.
 
     Raises `ClusterUnavailableError` if Docker or the `testcontainers` package is missing. Raises
-    `ClusterStartError` with the end of the logs if a node does not start. Links to the controller
-    are ignored.
+    `ClusterStartError` with the end of the logs if a node does not start. The addresses that
+    `Links.to_controller` returns are ignored.
     """
 
     __test__ = False  # The class name begins with "Test", so pytest would collect it.

@@ -1,7 +1,8 @@
 """Read and update the finalized features of a running cluster (KIP-584).
 
 This module is for backends that cannot start with the requested features, and for tests that change
-features. Invariant: when `finalize` returns, all given brokers have the versions in their metadata.
+features. Invariant: when `finalize` returns, the metadata of all given brokers contains the new
+versions.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The behavior of this cluster is the reference for the other backends. The controller is a separate
 node (isolated mode), so any node can be killed. Invariant: the cluster listens only on the loopback
 interface, stores all files in one temporary directory, and stops only its own processes, by process
-id. Configs have Kafka's defaults, except where a small cluster or a small machine requires other
-values. The JVMs are optimized for a fast start, except in benchmarks.
+id. All configs have Kafka's default values, unless a small cluster or a small machine requires
+other values. The JVMs are optimized for a fast start, except in benchmarks.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class KafkaCluster(NodeCluster):
     """A cluster of Apache Kafka processes. The constructor starts it.
 
     `jvm_options` returns the JVM options for a role. By default, these options make the JVM start
-    fast. `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or the
-    artifacts are missing. Raises `ClusterStartError` with the end of the logs if a node does not
-    start.
+    fast. `security` adds secured listeners. Raises `ClusterUnavailableError` if Java or Kafka's
+    JARs are missing. Raises `ClusterStartError` with the end of the logs if a node does not start.
     """
 
     def __init__(
@@ -211,8 +210,8 @@ class KafkaCluster(NodeCluster):
     def _command(self, main_class: str, *rest: str) -> list[str]:
         """Return the command that runs a Java class.
 
-        Words of `rest` that begin with `-X` are JVM options. The other words are arguments of the
-        program.
+        Elements of `rest` that begin with `-X` are passed to the JVM as options. The other elements
+        are passed to the Java class as arguments.
         """
         options = [word for word in rest if word.startswith("-X")]
         arguments = [word for word in rest if not word.startswith("-X")]
@@ -233,9 +232,10 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of class archives for the installed Java and a version of Kafka.
+    """Return the directory of the CDS archives for the installed Java and a version of Kafka.
 
-    Create the class archives if necessary.
+    CDS (class-data sharing) archives reduce the startup time of the JVM. They are created if
+    necessary.
     """
     name = apache_kafka(version).name
     # The archives are next to the JARs, because Java rejects archives created from other JARs.

@@ -1,10 +1,10 @@
 """JVM options for Kafka nodes: the JVM's defaults, or options for a fast start.
 
 The options depend on the role of the node, `controller` or `broker`. Invariant: a JVM that cannot
-use the class archive starts without it.
+use the CDS archive starts without it.
 
 A broker that runs for one test spends most of its time loading and compiling Kafka's classes. With
-the options for a fast start, it compiles less and loads the classes from an archive (application
+the options for a fast start, it compiles less and loads the classes from a CDS archive (application
 class-data sharing, JEP 310 and JEP 350). Benchmarks use the JVM's defaults.
 """
 
@@ -28,7 +28,7 @@ def default_jvm_options(role: str) -> Sequence[str]:  # noqa: ARG001
 
 
 def fast_start_jvm_options(archives: Path) -> JvmOptions:
-    """Return options for a fast start, with the class archive of the role if it exists."""
+    """Return options for a fast start, with the CDS archive of the role if the archive exists."""
 
     def options(role: str) -> Sequence[str]:
         archive = _archive(archives, role)
@@ -38,7 +38,7 @@ def fast_start_jvm_options(archives: Path) -> JvmOptions:
 
 
 def class_archiving_jvm_options(into: Path) -> JvmOptions:
-    """Return options that make the JVM write a class archive to this directory when it stops."""
+    """Return options that make the JVM write a CDS archive to `into` when it stops."""
     return lambda role: (*_QUICK, f"-XX:ArchiveClassesAtExit={_archive(into, role)}")
 
 

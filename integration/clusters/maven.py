@@ -1,9 +1,9 @@
 """Download of the Java artifacts that tests and benchmarks use.
 
 This is the only module with Maven coordinates. `resolve` downloads a set of JARs to `.cache/`,
-which Git ignores. Invariant: a directory with its final name is complete, because JARs are
-downloaded to a temporary directory that is then renamed. Only one process at a time downloads a
-set.
+which Git ignores. Invariant: a directory of JARs with its final name is complete, because the JARs
+are downloaded to a temporary directory, which is renamed after the download. Only one process at a
+time downloads a set of JARs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The base of all backends except `reference`: a cluster of processes or containers.
 
-Starts brokers 1 to n and a controller together, and waits until each broker serves requests and has
-all brokers in its metadata. Invariant: all files are in one temporary directory, all ports are on
+Starts brokers 1 to n and a controller together, and waits until each broker serves requests and its
+metadata contains all brokers. Invariant: all files are in one temporary directory, all ports are on
 the loopback interface, and a node keeps its port until `close`.
 """
 
@@ -51,14 +51,14 @@ class Node(Protocol):
 
     @property
     def is_started(self) -> bool:
-        """Whether the node has been started and has not been stopped or killed.
+        """Whether the node was started and has not been stopped or killed since then.
 
-        The node may have exited on its own.
+        The value is also True if the node has exited on its own.
         """
 
     @property
     def is_active(self) -> bool:
-        """Whether the node has been started and is not paused. It may have exited on its own."""
+        """Whether `is_started` is True and the node is not paused."""
 
     def failure(self) -> str | None:
         """Return why the node cannot become ready, or None."""

@@ -23,8 +23,8 @@ LOG_TAIL_BYTES = 16 * 1024
 class NodeProcess:
     """A node as a child process.
 
-    `name` appears in messages. The process runs `command` in `directory`, and its output is written
-    to the file `NAME.log` in this directory.
+    `name` is the name of the node in error messages. The process runs `command` in `directory`, and
+    its output is written to the file `NAME.log` in this directory.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, directory: Path) -> None:
@@ -44,15 +44,15 @@ class NodeProcess:
 
     @property
     def is_started(self) -> bool:
-        """Whether the node has been started and has not been stopped or killed.
+        """Whether the node was started and has not been stopped or killed since then.
 
-        The node may have exited on its own.
+        The value is also True if the node has exited on its own.
         """
         return self._process is not None
 
     @property
     def is_active(self) -> bool:
-        """Whether the node has been started and is not paused. It may have exited on its own."""
+        """Whether `is_started` is True and the node is not paused."""
         return self._process is not None and not self._is_paused
 
     def failure(self) -> str | None:

@@ -149,7 +149,7 @@ class ReferenceCluster:
         self._cluster.start_broker(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Pause a broker. Its connections stay open, but it processes nothing."""
+        """Pause a broker. Its connections stay open, but it processes no requests."""
         self._check_id(broker_id)
         self._cluster.pause_broker(broker_id)
         self._paused.add(broker_id)

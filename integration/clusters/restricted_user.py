@@ -1,7 +1,7 @@
 """A user that has only the ACLs that docs/exactly-once.md lists for an exactly-once query.
 
-With `--secured`, the test harnesses of the sink run the query as this user, over SASL_SSL. Brokers
-and the harness itself use the plaintext listener. They are super users.
+With `--secured`, the chaos runs and the failpoint matrix run the query as this user, over SASL_SSL.
+The brokers and the test code itself connect as super users to the plaintext listener.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECURITY: Final = Security(
 class Prefixes:
     """The prefixes of the resource names that a query uses, one for each type of resource.
 
-    The prefix is empty if the query does not use resources of this type.
+    A prefix is empty if the query does not use resources of this type.
     """
 
     sources: str = ""
@@ -48,7 +48,7 @@ class Prefixes:
 
 
 def allow(cluster: Cluster, prefixes: Prefixes, *, user: str = USER) -> None:
-    """Create the ACLs listed in docs/exactly-once.md, and the ACLs for reading the sources."""
+    """Create the ACLs listed in docs/exactly-once.md, and the ACLs to read the source topics."""
     with RawConnection(cluster.bootstrap_servers.partition(",")[0]) as connection:
         response = connection.call("create_acls", 3, creations=[*_acls(prefixes, user)])
     codes = {result.error_code for result in response.results}

@@ -31,7 +31,8 @@ _MODULES = "org.apache.kafka.common.security"
 class SecuredListener:
     """A secured listener that is added to every broker.
 
-    `names` are the names in the certificate, and `session_ms` is `connections.max.reauth.ms`.
+    `names` are the host names and IP addresses in the broker's certificate. `session_ms` is the
+    value of the broker config `connections.max.reauth.ms`.
     """
 
     name: str
@@ -45,7 +46,7 @@ class SecuredListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The secured listeners of a cluster, and the users' passwords by user name."""
+    """The secured listeners of a cluster. `users` maps each user name to its password."""
 
     listeners: tuple[SecuredListener, ...]
     users: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,8 @@ TOPIC_TIMEOUT_S = 60.0
 class TopicCreationError(Exception):
     """The cluster rejected a topic or its partitions.
 
-    The message contains the topic and, if there is one, the error code with its message.
+    The message contains the topic. If the cluster returned an error, the message also contains the
+    error code and Kafka's error message.
     """
 
 
@@ -80,8 +81,8 @@ def create_topic(
     """Create a topic and wait until its partition leaders serve requests.
 
     `assignment` lists the replicas of each partition. It replaces `partitions` and
-    `replication_factor`. Raises `TopicCreationError` if the cluster rejects the topic or a leader
-    is missing after the timeout.
+    `replication_factor`. Raises `TopicCreationError` if the cluster rejects the request, or if a
+    partition has no leader when the timeout expires.
     """
     by_hand = assignment is not None
     with RawConnection(bootstrap_server) as connection:
@@ -130,7 +131,8 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
     """Wait until each partition of a topic has a leader that serves it.
 
-    The controller responds to a request before all brokers have applied the change.
+    The controller responds to a request that creates partitions before all brokers have applied
+    the change to their metadata.
     """
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):

@@ -10,12 +10,12 @@
     session        manages the resources that all cases share
     lanes          manages topics that cases reuse, one case at a time
     oracle         compares the rows that a consumer reads with the rows that were written
-    trial          runs one scenario to its end
+    trial          runs one scenario
     step_requests  declares the requests of each step
     matrix         records scenarios, derives cases and runs them
     report         formats the tables of a run
     killing        kills the Python processes of a Spark application at failpoints
 
-The harness runs without Spark, so a case takes about one second. It uses real processes and
-SIGKILL.
+A case takes about one second, because the matrix does not start Spark. The cases use real processes
+and SIGKILL.
 """

@@ -5,7 +5,7 @@
 --only "commit.decide" run only cases whose name contains this text
 --stalls               stall and resume processes instead of killing them; --all does both
 --old-transactions     use transaction.version 1, with the scenarios that depend on it
---secured              connect the sink over SASL_SSL as a user with the ACLs of the guide
+--secured              connect the sink over SASL_SSL as a user with the ACLs in exactly-once.md
 
 Writes build/reports/failpoints-*.{json,md}.
 """
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--secured",
         action="store_true",
-        help="connect the sink over SASL_SSL as a user with the ACLs of the guide",
+        help="connect the sink over SASL_SSL as a user with the ACLs in docs/exactly-once.md",
     )
     parser.add_argument(
         "--at-once",

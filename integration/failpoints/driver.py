@@ -1,8 +1,9 @@
 """Simulates Spark's driver: successive micro-batches or batch jobs, tasks, and restarts.
 
-Runs `sink_calls` in Spark's order and with Spark's ids. It handles failures as Spark does: it
-retries a task or fails its batch, aborts a batch whose tasks or commit failed, and restarts a
-failed query from its checkpoint. Invariant: driver runs share only the checkpoint.
+Runs `sink_calls` in the same order and with the same ids as Spark. Handles failures as Spark does:
+it retries a task or fails its batch, aborts a batch whose tasks or commit failed, and restarts a
+failed query from its checkpoint. Invariant: successive runs of the driver share only the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Stall:
 
 @dataclass(kw_only=True)
 class Checkpoint:
-    """The checkpoint that driver runs share: a directory and the number of completed batches.
+    """The checkpoint of a query: a directory and the number of completed batches.
 
     `source` is the topic whose offsets the checkpoint contains.
     """
@@ -139,8 +140,8 @@ class Workload:
     `tasks` is the number of tasks per batch. `empty_tasks` contains the tasks without rows.
     `failing` contains tasks (driver run, batch, partition) that fail after they have written some
     of their rows. `attempts_max` is `spark.task.maxFailures`. `options_of` maps a driver run and a
-    batch to additional options of the batch. With `repeats_slots`, the first attempt for a
-    partition has the same slot in every batch. In Spark, this can happen if other jobs run tasks
+    batch to additional options of the batch. With `repeats_slots`, the first attempt of a task uses
+    the same transactional id slot in every batch. In Spark, this can happen if other jobs run tasks
     between the batches.
     """
 
@@ -167,7 +168,7 @@ class Workload:
         ]
 
     def all_rows(self) -> list[tuple[bytes, int]]:
-        """Return the rows of all batches. The topic must contain each row once."""
+        """Return the rows of all batches. The topic must contain each row exactly once."""
         tasks = itertools.product(range(self.batches), range(self.tasks))
         return [row for batch, partition in tasks for row in self.rows(batch, partition)]
 
@@ -197,12 +198,12 @@ class _DriverDiedError(Exception):
 
 @dataclass(kw_only=True)
 class DriverRun:
-    """One run of the driver, from its start to its end.
+    """One run of the simulated Spark driver.
 
     `reached` contains the failpoints that the processes of the driver reached.
     `lost_transactional_ids` contains the ids of decided transactions that the sink reported as
-    lost. With `abandons_stalled_tasks`, the driver treats a stalled task as lost and starts its
-    next attempt.
+    lost. With `abandons_stalled_tasks`, the driver treats a stalled task attempt as lost and starts
+    another attempt of the task.
     """
 
     server: ForkServer

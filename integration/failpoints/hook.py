@@ -1,8 +1,8 @@
 """The failpoint hook: records each failpoint and injects faults.
 
 The `PYSPARK_KAFKA_FAILPOINTS` environment variable names this module's `reached` function.
-Invariant: a fault is injected once, when its failpoint is first reached. The harness is notified
-before the injection.
+Invariant: a fault is injected once, when its failpoint is first reached. The test harness is
+notified before the fault is injected.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class InjectedFault:
 class Recorder:
     """Records the failpoints of this process in order, and injects faults.
 
-    `notify` reports a fault to the harness before the fault is injected. `wait` blocks a stalled
-    process and returns when the process should continue.
+    `notify` reports a fault to the test harness before the fault is injected. `wait` blocks a
+    stalled process and returns when the process should continue.
     """
 
     faults: tuple[InjectedFault, ...]

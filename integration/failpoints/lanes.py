@@ -1,7 +1,7 @@
-"""Lanes: topics, a consumer and a connection that cases reuse.
+"""Lanes, which contain the topics, the consumer and the connection of a test case.
 
-Cases reuse lanes because creating a lane takes time. Invariant: only one case at a time uses a
-lane, and the lane uses new topics after a case has failed.
+Test cases reuse lanes, because creating a lane takes time. Invariant: only one test case at a time
+uses a lane, and the lane uses new topics after a test case has failed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NotSettledError(AssertionError):
 
 
 class Lane:
-    """The topics of successive cases, and requests to inspect them.
+    """The topics that cases use one after another, and requests to inspect these topics.
 
     `connection` contains the options with which the sink connects.
     """
@@ -142,7 +142,7 @@ class Lane:
             time.sleep(_POLL_S)
 
     def await_timeout(self, prefix: str) -> None:
-        """Wait until the brokers have aborted all transactions whose ids start with `prefix`."""
+        """Wait until brokers have aborted all transactions with ids that start with `prefix`."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while not _CLOSED.issuperset(self.transactions(prefix).values()):
             if time.monotonic() > deadline_s:
@@ -162,10 +162,10 @@ class Lane:
         return {p.partition_index: p.committed_offset for p in topic.partitions}
 
     def await_closed(self, sink_id: str) -> None:
-        """Wait until no transaction of the sink is open and consumers can read to the end.
+        """Wait until no transaction of the sink is open and the topics can be read to the end.
 
-        Brokers write markers after they have responded to EndTxn. Raises `NotSettledError` after a
-        timeout.
+        Brokers respond to EndTxn before they write the transaction markers. Raises
+        `NotSettledError` after a timeout.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
@@ -259,7 +259,7 @@ class Lane:
 
 
 class Lanes:
-    """A context manager for the lanes of a cluster, which are created on demand."""
+    """A context manager that creates and closes the lanes (`Lane`) of a cluster."""
 
     def __init__(self, cluster: Cluster, connection: Mapping[str, str], *, name: str) -> None:
         self._cluster = cluster

@@ -26,7 +26,7 @@ _ACTIONS: Final = {FailureMode.FAILS: Action.FAIL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The failpoints that a run of a scenario reached. The run injects only the preconditions."""
+    """The failpoints that a scenario reaches if only the scenario's own faults are injected."""
 
     scenario: Scenario
     reached: dict[ProcessKey, tuple[str, ...]]
@@ -148,8 +148,8 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
     The cases cover every failpoint and every gap between two requests. Within a gap, a process
     changes no external state. Therefore, only one failpoint per gap is tested with all failure
     modes. Each other failpoint is tested once, in one scenario. A read-only request does not change
-    external state either. Therefore, in the gap after such a request, the process is not killed
-    again. It only raises an error, because error handling depends on the step.
+    external state. Therefore, in the gap after such a request, the process only raises an error and
+    is not killed. The error is tested because error handling depends on the step.
     """
     found: list[Case] = []
     known: set[str] = set()
@@ -231,10 +231,10 @@ class _Gap:
 def _target_gaps(
     recording: Recording, target: Target, prefixes: tuple[str, ...]
 ) -> tuple[ProcessKey, list[_Gap]]:
-    """Return the key of a target's process, and the gaps of the process.
+    """Return the key of a target's process, and the gaps between the requests of this process.
 
-    The gaps begin after the failpoints of the preconditions. They contain only failpoints that
-    start with one of the `prefixes`.
+    The first gap begins after the failpoints of the preconditions. The gaps contain only failpoints
+    whose names start with one of the `prefixes`.
     """
     process_key = ProcessKey(
         driver_run=target.driver_run,
@@ -255,9 +255,10 @@ def _target_gaps(
 
 
 def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
-    """Return the gaps with failpoints that start with one of the `prefixes`.
+    """Return the gaps that contain failpoints whose names start with one of the `prefixes`.
 
-    A repeated failpoint belongs to only one gap. In the first gap, `follows_read` is false.
+    A failpoint that is reached repeatedly belongs only to the gap in which it is first reached. In
+    the first gap, `follows_read` is false.
     """
     gaps = [_Gap(failpoints=[])]
     known: set[str] = set()
@@ -275,7 +276,7 @@ def _gaps(reached: Sequence[str], prefixes: tuple[str, ...]) -> list[_Gap]:
 
 
 def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
-    """Return a line for each step or request that is only reached or only declared."""
+    """Return a line for each step or request that is undeclared or that no scenario reaches."""
     reached = {point for each in recordings for points in each.reached.values() for point in points}
     return [
         *(f"no scenario reaches {name}" for name in sorted(never_reached(reached))),

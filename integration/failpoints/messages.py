@@ -1,4 +1,4 @@
-"""The messages between the harness and a process that it started.
+"""The messages between the test harness and a process that the harness has started.
 
 Invariant: messages are plain values. A process returns the result of its function as pickled bytes,
 as in Spark.
@@ -16,8 +16,8 @@ from integration.failpoints.hook import InjectedFault
 class Call:
     """A request to run a function of `sink_calls` in a child process.
 
-    With `warms_up`, the server itself runs the function. This loads modules that would otherwise be
-    loaded on first use, so all later children inherit them.
+    With `warms_up`, the fork server itself runs the function. The call loads modules that would
+    otherwise be loaded on first use, so all later child processes inherit the loaded modules.
     """
 
     function: str

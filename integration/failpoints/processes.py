@@ -67,7 +67,7 @@ class Process:
         *,
         timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> Outcome:
-        """Wait for the outcome.
+        """Wait until the call has ended, and return its outcome.
 
         `on_fault` is called when the process has reached the failpoint of a fault.
         """

@@ -44,10 +44,10 @@ class Loss(Enum):
 
 
 class Wake(Enum):
-    """When a stalled process wakes.
+    """The time at which a stalled process resumes.
 
-    It wakes after its successor has completed the batch, or while the commit of a later batch is
-    stalled.
+    The process resumes after its successor has completed the batch, or while the commit of a later
+    batch is stalled.
     """
 
     AFTERWARDS = "afterwards"
@@ -58,10 +58,10 @@ class Wake(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A process to kill at each of its failpoints, once per failure mode, and to stall there.
+    """A process that test cases kill or stall at its failpoints.
 
-    `kills` and `stalls` contain the prefixes of the failpoints at which the process is killed or
-    stalled.
+    `modes` contains the failure modes to test. `kills` and `stalls` contain the prefixes of the
+    failpoints at which the process is killed or stalled.
     """
 
     kind: ProcessKind
@@ -77,7 +77,7 @@ class Target:
 class Precondition:
     """A fault that each case of a scenario injects into batch 1 of the first driver run.
 
-    With `meanwhile`, the process is not killed but stalled. Brokers abort prepared transactions
+    With `meanwhile`, the process is stalled instead of killed. Brokers abort prepared transactions
     before the process continues.
     """
 
@@ -99,10 +99,10 @@ class Scenario:
     batch 1 of the first driver run, the tasks in `fails` fail after they have written some of their
     rows. If `loss_between_runs` is set, brokers abort prepared transactions before the second
     driver run. With `short_transactions`, the transactions of batch 1 in the first driver run time
-    out after a few seconds; these scenarios are slow. With `is_refused`, the commit detects the
-    aborted transactions before its decision, so no decided rows are lost. `failures` is the number
-    of driver runs that may fail without an injected kill. With `wraps`, stalled processes wake when
-    the ids of their batch are in use again.
+    out after a few seconds, so these scenarios are slow. With `is_refused`, the commit detects the
+    aborted transactions before it writes the decision, so no decided rows are lost. `failures` is
+    the number of driver runs that may fail without an injected kill. With `wraps`, a stalled
+    process resumes when a later batch reuses the transactional ids of the stalled batch.
     """
 
     name: str

@@ -48,9 +48,10 @@ class Sink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """The input of a task attempt: Spark's ids and properties, and rows with Kafka partitions.
+    """The input of a task attempt.
 
-    If `fails_after` is set, computing the rows fails after this number of rows.
+    `properties` are the local properties of the Spark task. Each row consists of a value and a
+    Kafka partition. If `fails_after` is set, the task attempt fails after this number of rows.
     """
 
     partition: int

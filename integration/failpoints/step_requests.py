@@ -1,9 +1,9 @@
-"""The requests of each step, as a table that is compared with recorded runs.
+"""The requests that each step of the sink sends. A test compares them with recorded runs.
 
 `REQUESTS` contains the requests that must occur in the recording of at least one scenario.
-`OCCASIONAL` contains requests that may occur. Invariant: nothing here is derived from the
-connector's code. A test fails if a step or request is reached but not declared here, or declared
-but not reached by any scenario.
+`OCCASIONAL` contains requests that may occur. Invariant: these declarations are not derived from
+the connector's code. The test fails if a scenario reaches a step or request that this module does
+not declare, or if no scenario reaches a declared step or request.
 """
 
 from __future__ import annotations

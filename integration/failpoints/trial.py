@@ -1,10 +1,10 @@
-"""A trial, which runs a scenario to its end with successive driver runs and calls the oracle.
+"""A trial, which runs a scenario in one or more driver runs and then calls the oracle.
 
 Invariant: a trial passes only under these conditions:
 
 - Every fault was injected, and no driver run failed without a fault.
 - A consumer reads each row once.
-- The model allows the steps and requests of every process.
+- `integration.sink_model` allows the steps and requests of every process.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class InvalidTraceError(AssertionError):
 
 @dataclass(kw_only=True)
 class Trial:
-    """A run of a scenario on a lane, with faults in addition to the scenario's preconditions.
+    """A run of a scenario with faults in addition to the scenario's preconditions.
 
-    `reached` and `timeline` cover all driver runs. With `transactional=False`, the
+    `reached` and `timeline` cover all driver runs of the scenario. With `transactional=False`, the
     `transactionalId` option is omitted, so delivery is at least once.
     """
 
@@ -175,12 +175,12 @@ class Trial:
             self._check(workload, checkpoint, starts)
 
     def _batches_before_reuse(self, *, lost_task: bool) -> int:
-        """Return the number of batches from the zombie's batch to the batch in which it wakes.
+        """Return the number of batches from the zombie's batch to the batch in which it resumes.
 
-        With `wraps`, both batches must have the same generation, which repeats after `GENERATIONS`
-        epochs. Each batch raises the epoch by one or two, depending on the transaction version. If
-        the successor is another driver run, the epoch is raised two more times: by the driver run
-        or abort that stalls, and by the successor.
+        With `wraps`, both batches must use the same generation of transactional ids. The
+        generations repeat after `GENERATIONS` epochs. Each batch raises the epoch by one or two,
+        depending on the transaction version. If the successor is another driver run, the epoch is
+        raised two more times: by the stalled driver run or abort, and by the successor.
         """
         if not self.scenario.wraps:
             return 1
@@ -206,7 +206,8 @@ class Trial:
         """Wake the zombie while the next driver run's first commit is stalled.
 
         The next driver run may fail if planning in the zombie's driver run has fenced the sink id,
-        or if the zombie has taken over a task id. Raises `DeliveryError` after any other failure.
+        or if the zombie has fenced the transactional id of a task. Raises `DeliveryError` after any
+        other failure.
         """
         holding = Stall()
         process_key = ProcessKey(
@@ -255,9 +256,10 @@ class Trial:
         return False
 
     def _takes_over(self) -> bool:
-        """Return whether the zombie sends InitProducerId for task ids without rechecking the owner.
+        """Return whether the zombie fences transactional ids of tasks that it no longer owns.
 
-        A sweep does this only with transaction version 1.
+        This happens if the zombie sends InitProducerId without checking the owner again. A sweep
+        sends InitProducerId only with transaction version 1.
         """
         failpoint = self.injections[0].fault.failpoint
         is_sweep = failpoint.endswith("init_producer_ids.before")
@@ -266,7 +268,7 @@ class Trial:
         )
 
     def _check_reuse(self) -> None:
-        """Check that the open transactions have the generation of the zombie's batch.
+        """Check that the transactional ids of open transactions have the zombie's generation.
 
         A new sink id has epoch 0. Each batch raises the epoch by 1 with transaction version 1, and
         by 2 with transaction version 2. Therefore, the generation of batch 1 equals the transaction

@@ -5,7 +5,7 @@ proxies. Each broker connects to the controller through its own proxy. Invariant
 per link, and closing the links closes all proxies.
 
 Followers also fetch through the leader's proxy. A rule that matches a follower's client id affects
-only this follower, and no clients: see `is_follower`.
+only this follower and does not affect clients: see `is_follower`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_follower(broker_id: int) -> Match:
 
 
 class ProxiedLinks:
-    """Links through proxies.
+    """Implements `Links` with one proxy per link.
 
     `brokers[id]` is the proxy between the broker and its clients, including other brokers.
     `secured[id, listener]` is the proxy in front of a secured listener. `controllers[id]` is the

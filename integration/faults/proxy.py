@@ -3,10 +3,10 @@
 The following faults work with all backends: latency, limited throughput, links that are cut in one
 or both directions, closed or refused connections, and faults in individual requests. Rules select
 these requests by API and client id. Invariant: bytes are forwarded in order and unchanged. Memory
-is bounded by `CHUNK_BYTES` per direction of a connection. `close` leaves no thread, task or socket.
-The proxy depends only on these parts of the protocol: frame lengths, request headers and the
-correlation ids of responses. It also forwards TLS records, but it cannot recognize requests in
-them.
+is bounded by `CHUNK_BYTES` per direction of a connection. `close` ends all threads and tasks, and
+closes all sockets. The proxy decodes only the following parts of the Kafka protocol: frame lengths,
+request headers and the correlation ids of responses. It also forwards TLS records, but it cannot
+recognize requests in TLS records.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -161,7 +161,7 @@ class TcpProxy:
         return self._add(Rule(match, RuleAction.FORWARD, times=times, delay_s=seconds))
 
     def heal(self) -> None:
-        """End all rules, delays, limits and cuts, and accept connections again."""
+        """End all rules, remove delays and limits, forward bytes again, and accept connections."""
         for rule in self._rules:
             rule.end()
         self.delay(0)
@@ -314,7 +314,7 @@ class TcpProxy:
         frame: _Frame,
         start: bytes,
     ) -> None:
-        """Forward a frame in chunks. `start` is its beginning, which has already been read."""
+        """Forward a frame in chunks. `start` is the part after the prefix that was already read."""
         await asyncio.sleep(self._delay_s[way])
         await self._send(writer, way, frame.prefix + start)
         left = frame.length - len(start)
@@ -336,7 +336,7 @@ class TcpProxy:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The prefix of a Kafka frame or of a TLS record, and the number of bytes that follow it."""
+    """The prefix of a Kafka frame or of a TLS record, and the number of bytes after the prefix."""
 
     prefix: bytes
     length: int

@@ -1,4 +1,4 @@
-"""The vocabulary of the table of cases: queries, steps, and relations between the outcomes.
+"""The classes that define a test case: queries, steps, and relations between the outcomes.
 
 A case contains a query, whose options are passed to both connectors, and the expected relation of
 their outcomes: both accept the query and behave the same, both reject it, or they differ.
@@ -55,12 +55,13 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The expected relation between the two outcomes.
+    """The expected relation between the outcomes of Spark's connector and of our connector.
 
-    `error` is the class of our error if our connector rejects the query. `aspects` maps each aspect
-    that differs to a pair: Spark's value and ours. If only Spark's connector rejects the query,
-    `aspects` contains only our values. If the observed value is a list, the expected value can be
-    the length of the list. `reason` explains a deviation in full sentences.
+    If our connector rejects the query, `error` is the class of the error that it raises. `aspects`
+    contains the parts of the outcomes that differ, each with Spark's value and our value. If only
+    Spark's connector rejects the query, `aspects` contains only our values. If the observed value
+    is a list, the expected value can be the length of the list. `reason` explains a deviation in
+    full sentences.
     """
 
     relation: Relation
@@ -87,12 +88,12 @@ def we_refuse(error: str, reason: str) -> Expected:
 
 
 def spark_refuses(reason: str, **ours: Any) -> Expected:
-    """Expect that only our connector accepts the query, with these aspects."""
+    """Expect that only our connector accepts the query. `ours` maps aspects to expected values."""
     return Expected(relation=Relation.SPARK_REFUSES, aspects=ours, reason=reason)
 
 
 def different(reason: str, **aspects: tuple[Any, Any]) -> Expected:
-    """Expect that exactly these aspects differ, each with Spark's value and ours."""
+    """Expect that exactly `aspects` differ. Each is a pair: Spark's value and our value."""
     return Expected(relation=Relation.DIFFERENT, aspects=aspects, reason=reason)
 
 
@@ -108,7 +109,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAgain:
-    """A step that collects the result of the previous `Run` again.
+    """A step that collects the rows of the previous `Run` a second time.
 
     With `is_new_query`, it runs the same SQL on the DataFrame that the previous `Run` has loaded.
     Otherwise, it collects the same DataFrame, which Spark has already planned.
@@ -176,7 +177,7 @@ class Case:
 
     Unless `is_complete` is true, the suite adds options that most queries need. A read subscribes
     to the case's own topic or to `PLAIN`, a streaming read starts at the earliest offsets, and a
-    write goes to the topic `OWN`.
+    write sends the rows to the topic `OWN`.
     """
 
     about: str

@@ -42,7 +42,7 @@ class TopicFiller:
             self.delete_records(name, topic.deleted_before)
 
     def append(self, topic: str, batch: Batch) -> None:
-        """Append a batch. If the batch ends a transaction, wait for the marker."""
+        """Append a batch. If `batch` ends a transaction, wait for the transaction marker."""
         producer = self._producer(batch)
         if batch.transaction is not None:
             producer.init_transactions(_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The options, columns and settings in Spark's Kafka integration guide, by kind of query.
+"""The options, columns and settings in Spark's Kafka integration guide for each kind of query.
 
 Source: docs/streaming/structured-streaming-kafka-integration.md of Apache Spark. A test checks that
 the table of cases covers the guide.

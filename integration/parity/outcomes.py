@@ -1,4 +1,4 @@
-"""The outcome of a case on a connector, and the check of two outcomes against the expectation.
+"""The outcome of a test case with one connector, and the comparison of two such outcomes.
 
 Invariant: an outcome consists of JSON values, and contains nothing that differs between two runs of
 the same connector.
@@ -30,7 +30,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The query ran to its end. `aspects` contains the observed values by name."""
+    """The query ran to its end. `aspects` maps the name of each aspect to the observed value."""
 
     aspects: Mapping[str, Any]
 
@@ -138,7 +138,7 @@ _TEXT_MAX: Final = 300
 def refused(
     error: PySparkException | Py4JJavaError | TimeoutError, stage: Stage, run: int
 ) -> Refused:
-    """Return the outcome of a query that failed, or that did not end.
+    """Return the outcome of a query that failed or timed out.
 
     If our connector raised the error, the outcome contains the class of this error. Otherwise, it
     contains Spark's error condition or, if there is none, the class of Spark's error.

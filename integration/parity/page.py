@@ -1,6 +1,7 @@
-"""Generates docs/parity.md from the table of cases.
+"""Generates docs/parity.md from the table of test cases.
 
-Invariant: the page depends only on the table. `python -m integration.parity` checks the table.
+Invariant: the generated page depends only on the table. `python -m integration.parity` checks the
+table.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ sample with at least one case of each deviation and of each kind of query.
 
 ## Options
 
-The table has one row for each option, column and setting of
+This table contains one row for each option, column and setting in
 [Spark's Kafka integration guide](https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html),
-and then one row for each further subject. It shows the number of cases in which both connectors
-return the same result (*same*), reject the query (*rejected*), or behave differently
+followed by one row for each other feature. Each cell contains the number of cases in which both
+connectors return the same result (*same*), reject the query (*rejected*), or behave differently
 ([*different*](#deviations)). If both connectors reject a query, `pyspark_kafka` rejects it at least
 as early as Spark's connector does.
 

@@ -1,4 +1,4 @@
-"""Runs one case on one connector and observes the outcome.
+"""Runs one test case with one connector and records the outcome.
 
 Invariant: both connectors run with the same options, the same SQL and the same steps.
 """
@@ -193,7 +193,7 @@ class _CaseRun:
         return Stage.TASK if jobs else Stage.DRIVER
 
     def _observe(self, frame: DataFrame) -> int:
-        """Add the rows and the row count of each task to the aspects. Return the number of rows.
+        """Store the rows, and the row count of each task, in `aspects`. Return the number of rows.
 
         The column `task` contains the number of the task.
         """
@@ -247,7 +247,7 @@ def _number(path: Path) -> int:
 
 
 def _metadata_log(directory: Path) -> list[Any]:
-    """Return the files of a checkpoint's metadata log, without times and Spark's settings."""
+    """Return the files of a checkpoint's metadata log, without timestamps and Spark configs."""
     files = sorted(directory.glob("[0-9]*"), key=_number)
     return [[path.name, *map(_entry, path.read_text().splitlines())] for path in files]
 

@@ -1,7 +1,7 @@
-"""The topics that cases share, as data, with every kind of record that a topic can contain.
+"""Definitions of the topics that test cases share. The topics contain every kind of record.
 
-All timestamps are fixed, so both connectors and all runs read the same rows. Invariant: no case
-changes a shared topic.
+All timestamps are fixed, so both connectors and all runs read the same rows. Invariant: no test
+case changes a shared topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic and how it is filled: batches in order, then DeleteRecords.
+    """A topic, the batches that are appended to it, and the records that are then deleted.
 
     If `gaps` is not 0, the topic is complete when compaction has removed this many records.
     """

@@ -30,7 +30,7 @@ class Administrator:
         self.made[name] = None
 
     def create(self, name: str, configs: Mapping[str, str] = MappingProxyType({})) -> Step:
-        """Create a topic, as a step of any client's script. Retry until the topic exists."""
+        """Yield the steps that create a topic. Retry until the topic exists."""
         listed = [{"name": key, "value": value} for key, value in configs.items()]
         topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": listed}
         creation = request("create_topics", topics=[topic], timeout=5_000)
@@ -65,7 +65,7 @@ class Administrator:
         every_ms: int,
         until_ms: int,
     ) -> None:
-        """Until `until_ms`, elect each of these replicas as leader in turn if it is in sync."""
+        """Elect each of these replicas as leader in turn, if it is in sync, until `until_ms`."""
         self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
     def reassign(

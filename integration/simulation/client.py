@@ -86,8 +86,8 @@ class Client:
     ) -> None:
         """Create a client.
 
-        The client closes a connection when a response is late. With `resets`, the requests in
-        transit are then lost. Otherwise, they still arrive.
+        The client closes a connection when a response is late. With `resets`, requests that are in
+        transit on a closed connection are lost. Otherwise, these requests still reach the broker.
         """
         self.name = name
         self.random = random
@@ -133,7 +133,7 @@ class Client:
         return found if found is not None and found.broker_id >= 0 else None
 
     def forget_leaders(self, topic: str) -> None:
-        """Forget the leaders of a topic. If it is created again, its leader epochs start at 0."""
+        """Forget the leaders of a topic. If the topic is recreated, leader epochs start at 0."""
         for partition in [each for each in self._leaders if each.topic == topic]:
             del self._leaders[partition]
 

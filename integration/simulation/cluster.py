@@ -83,7 +83,7 @@ class UnexplainedFailureError(Exception):
 
 @dataclass(slots=True)
 class Process:
-    """One run of a node from start to end, with its channels and its next wake-up time.
+    """A run of a node, which begins when the node starts and ends when it stops or fails.
 
     `incarnation` distinguishes this run from earlier and later runs of the same node. While the
     node is paused, `kept` contains the events that it has not yet processed. The node's clock is
@@ -121,7 +121,8 @@ class SimulatedCluster:
 
     `on_step` is called after every step of a node. `note` is called with each line of the trace.
     `failures` contains the errors of failed nodes, by host name. `faults` and `log_dir` are passed
-    to the nodes. Whenever a node starts, its clock gets a random skew of up to `clock_skew_ms_max`.
+    to the nodes. Whenever a node starts, a random clock skew of up to `clock_skew_ms_max` is chosen
+    for this node.
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class SimulatedCluster:
             process.kept = []
 
     def resume(self, host: str) -> None:
-        """Resume a paused node. It processes the events that arrived in the meantime."""
+        """Resume a paused node. It processes the events that arrived during the pause."""
         process = self._processes.get(host)
         if process is None or process.kept is None:
             return

@@ -1,4 +1,4 @@
-"""Clients that are members of a group with the consumer protocol (KIP-848).
+"""Clients that are members of a group that uses the consumer protocol (KIP-848).
 
 Members send heartbeats, take ownership of assigned partitions, release revoked partitions, and
 commit offsets with their member epochs. They leave, crash, or rejoin as static members. Modeled on
@@ -12,7 +12,7 @@ The coordinator assigns a partition to another member only after the owner has r
 partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
 own a partition only if the last successful heartbeat of the first owner is older than the session
 timeout. A heartbeat to a broker that has been replaced as coordinator does not count as successful.
-In Kafka too, such a broker accepts heartbeats until it receives metadata with another leader.
+As in Kafka, such a broker accepts heartbeats until it receives metadata with another leader.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Owned:
 
 
 class ConsumerGroupHistory(GroupHistory):
-    """The assignments and commits of all members, with checks of the invariants."""
+    """Records the assignments and commits of all members, and checks the invariants."""
 
     def __init__(self, checker: InvariantChecker, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(checker, partitions, group_id=CONSUMER_GROUP_ID)
@@ -146,7 +146,7 @@ class ConsumerGroupMember:
         self.is_done = True
 
     def _heartbeat(self) -> Step:
-        """Send a heartbeat and apply the assignment. Return whether the heartbeat succeeded."""
+        """Send a heartbeat and return whether it succeeded. Apply the received assignment."""
         sent_ms, is_replaced = 0, False
 
         def sending(broker_id: int) -> None:

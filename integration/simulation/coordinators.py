@@ -1,7 +1,7 @@
 """Look up coordinators and send requests to them.
 
-A client sends FindCoordinator again when a coordinator has moved. Invariant: a request is retried
-after retriable error codes.
+A client sends FindCoordinator again when a coordinator has moved to another broker. Invariant: a
+request is retried if there is no response or the response contains a retriable error code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOVED: Final = frozenset(
 
 
 class Coordinator:
-    """The coordinator of a group or a transactional id, as found by one client."""
+    """The coordinator that a client has found for a group or a transactional id."""
 
     def __init__(self, client: Client, key: str, key_type: int) -> None:
         self._client = client

@@ -50,8 +50,8 @@ class _Crash:
 class _Content:
     """The content of a file.
 
-    The first `flushed` bytes are durable; None means that even the file name is not durable.
-    `uncut` is the durable content before a truncation that was not flushed.
+    The first `flushed` bytes are durable. If `flushed` is None, the file itself is not durable and
+    may disappear. `uncut` is the durable content before a truncation that was not flushed.
     """
 
     data: bytearray = field(default_factory=bytearray)
@@ -188,7 +188,7 @@ class SimulatedDisk:
         self._removed, other._removed = other._removed, self._removed
 
     def rot(self, suffix: str, random: Random) -> None:
-        """Flip a bit in about half of the files whose names end with a suffix."""
+        """Flip one bit in about half of the files whose names end with `suffix`."""
         for path, content in self._files.items():
             if path.endswith(suffix) and content.data and random.random() < 0.5:
                 content.data[random.randrange(len(content.data))] ^= 1 << random.randrange(8)

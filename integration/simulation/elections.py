@@ -49,7 +49,7 @@ class Elections:
     def replaced_in(
         self, partition: TopicPartition, broker_id: int, leader_epoch: int
     ) -> int | None:
-        """Return the step in which a broker with this leader epoch was replaced as leader, or None.
+        """Return the step in which a leader with this epoch was replaced, or None if it was not.
 
         A broker is not considered replaced while the partition has no leader.
         """

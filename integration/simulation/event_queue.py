@@ -18,7 +18,7 @@ STEPS_MAX: Final = 20_000
 
 
 class EndlessLoopError(Exception):
-    """Events continue to run while the virtual time does not advance."""
+    """Too many events have run at the same virtual time, which indicates an endless loop."""
 
 
 class EventQueue:
@@ -51,7 +51,7 @@ class EventQueue:
         self.at(self.now_ms + delay_ms, act)
 
     def run_until(self, end_ms: int) -> None:
-        """Run all events up to a virtual time and advance the clock to it."""
+        """Run all events up to a virtual time, and advance the clock to this time."""
         moment_ms, first = -1, 0
         entries = self._entries
         while entries and entries[0][0] <= end_ms:

@@ -1,9 +1,9 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
-This module implements each kind of fault. It excludes one situation that Kafka cannot survive
-either: a disk loses committed records, and no other replica with these records is eligible to
-become the leader. Therefore, unless every append is flushed, a broker loses power only under
-conditions that depend on `min.insync.replicas`:
+This module implements each kind of fault. It prevents one situation in which Kafka loses records
+too: a disk loses committed records, and no other replica with these records is eligible to become
+the leader. Therefore, unless every append is flushed, a broker loses power only under conditions
+that depend on `min.insync.replicas`:
 
 - If `min.insync.replicas` is 1, all other brokers must be running and in sync. No other fault is
   injected until the broker has restarted and all replicas are in sync.
@@ -56,7 +56,7 @@ REPLACEMENT_DELAY_MAX_MS = 400
 
 
 class Faults:
-    """Injector of a plan's faults. `note` is called with a line of the trace for each fault."""
+    """Injects the faults of a plan. `note` is called with one trace line for each fault."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class Faults:
             self._restart_with_offline_partitions()
 
     def _restart_with_offline_partitions(self) -> None:
-        """Restart one broker that has offline partitions, if there is one.
+        """Restart one broker that has offline partitions, if any.
 
-        Such a broker could not create a log while its disk failed.
+        A partition is offline because the broker could not create its log while the disk failed.
         """
         for broker_id in self._settings.broker_ids:
             node = self._cluster.broker(broker_id)
@@ -168,10 +168,10 @@ class Faults:
         return replace(fault, host=host, other=other)
 
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
-        """Return a partition that has a leader, or None if there is none.
+        """Return a partition that has a leader, or None if no partition has a leader.
 
-        The partition may belong to an internal topic, so its leader may be a coordinator. If the
-        host of the fault is `COORDINATOR`, the partition belongs to `__transaction_state`.
+        The partition may belong to an internal topic, so its leader may be a coordinator. If
+        `fault.host` is `COORDINATOR`, the partition belongs to `__transaction_state`.
         """
         controller = self._cluster.controller
         led = [
@@ -308,7 +308,7 @@ class Faults:
     def _slow_down(self, fault: Fault) -> None:
         """Delay all frames, or some of them, in one or both directions of a link.
 
-        A slow request can arrive long after its sender has given up and sent it again. If the
+        A slow request can arrive long after its sender has timed out and retried it. If the
         cluster does not fence such late requests, only responses are delayed on links to clients.
         """
         until_ms = self._until_ms(fault.lasts_ms)
@@ -327,11 +327,11 @@ class Faults:
             self._move(fault)  # The requests of the old leader arrive late.
 
     def _strand(self, fault: Fault) -> None:
-        """Stall the link from a leader to a follower, then replace the leader.
+        """Stall the link from a leader to a follower, and then replace the leader.
 
         The follower is still in the ISR and may become the next leader. If the old leader is
-        killed, records that it acknowledged too early are lost. If it is not killed, requests that
-        it sent as leader arrive late.
+        killed, records that it acknowledged too early are lost. Otherwise, requests that the old
+        leader sent before its replacement arrive late.
         """
         until_ms = self._until_ms(fault.number // 16 % STRANDED_MAX_MS)
         self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
@@ -343,10 +343,10 @@ class Faults:
             self._move(replace(fault, lasts_ms=0))
 
     def _delay_markers(self, fault: Fault) -> None:
-        """Delay a transaction coordinator's requests to other brokers, then move the coordinator.
+        """Delay a transaction coordinator's requests to brokers, and then replace the coordinator.
 
-        The markers of the old coordinator arrive after the new coordinator has completed the
-        transactions.
+        The transaction markers of the old coordinator arrive after the new coordinator has
+        completed the transactions.
         """
         until_ms = self._until_ms(fault.lasts_ms)
         for broker_id in self._settings.broker_ids:
@@ -367,7 +367,7 @@ class Faults:
             self._replace_disk(fault)
 
     def _lose_last_replica(self, fault: Fault) -> None:
-        """Shut down both followers of a leader, then cut the leader's power or replace its disk.
+        """Shut down both followers of a leader, and then cut its power or replace its disk.
 
         The follower that was in sync last must become the leader. The old leader has lost its
         records and must not become the leader.
@@ -460,7 +460,7 @@ class Faults:
         self._later(fault, restart)
 
     def _swap_disks(self, fault: Fault) -> None:
-        """Start two brokers with each other's disks. Both starts must fail."""
+        """Start two brokers with each other's disks. Both brokers must fail to start."""
         hosts = (fault.host, fault.other)
         first, second = (self._cluster.disks[host] for host in hosts)
         if not (first.exists(META_PROPERTIES_FILE) and second.exists(META_PROPERTIES_FILE)):

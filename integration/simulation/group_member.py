@@ -51,7 +51,7 @@ class _FencedError(Exception):
 
 
 class Join(NamedTuple):
-    """When a process sent its last JoinGroup request and received the response."""
+    """The times at which a process sent its last JoinGroup request and received the response."""
 
     sent_ms: int
     received_ms: int
@@ -76,7 +76,7 @@ class _Owned:
 
 
 class GroupHistory:
-    """The responses that members have received, with checks of the invariants."""
+    """Records the responses that members have received, and checks the invariants."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class GroupHistory:
             )
 
     def process_of(self, partition: TopicPartition) -> str | None:
-        """Return the name of the process that owns the partition, or None if it is unknown."""
+        """Return the name of the process that owns the partition, or None if it is not known."""
         return self._owned[partition].process
 
     def generation_of(self, partition: TopicPartition) -> int:
@@ -173,7 +173,7 @@ class GroupHistory:
 
 
 class CommitAttempts:
-    """The requests of one commit. An earlier request may have succeeded without a response.
+    """The requests of one offset commit. A request without a response may have succeeded.
 
     `newest` is the latest generation at the time of the last request. `process` is the owner of the
     partition at that time, or None if the owner is unknown.

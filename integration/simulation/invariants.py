@@ -128,7 +128,7 @@ class CommittedLog:
         *,
         has_values: bool,
     ) -> None:
-        """Create an empty log. `origins` maps each value in any partition to its partition."""
+        """Create an empty log. `origins` maps each value to the partition that contains it."""
         self.partition = partition
         self.end_offset = 0
         self.batches: list[BatchHeader] = []
@@ -269,7 +269,7 @@ class CommittedLog:
 
 
 def name_of_log(metadata: PartitionMetadata) -> TopicPartition:
-    """Return the name under which the committed records of a partition are checked."""
+    """Return the key of a partition's `CommittedLog`, which distinguishes recreated topics."""
     topic = metadata.topic
     if topic == RECREATED_TOPIC:
         topic = f"{topic}@{metadata.topic_id}"
@@ -354,7 +354,7 @@ class InvariantChecker:
         return found
 
     def acknowledged_in_any(self, partition: TopicPartition, value: bytes, offset: int) -> None:
-        """Check that an acknowledged record is committed in a topic with this name."""
+        """Check that an acknowledged record is committed in a topic with the given name."""
         origin = self._origins.get(value)
         if origin is None or self.of(origin).offset_of(value) != offset:
             raise InvariantViolationError(

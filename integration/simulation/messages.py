@@ -2,9 +2,9 @@
 
 Requests are built with the field names of Kafka's schemas. If later versions of an API use topic
 ids, the last version with topic names is used. The clients encode requests with the writer of
-`broker_ref`, which is faster than kio's, and decode responses with kio. Some requests are also
-encoded with kio, and both encodings must be equal. Invariant: omitted fields have the schema's
-defaults.
+`broker_ref`, which is faster than the writer of kio, and decode responses with kio. Some requests
+are also encoded with kio, and both encodings must be equal. Invariant: omitted fields have the
+default values of the schema.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Struct:
         self._defaults = {field.message_name: _default(field) for field in described}
 
     def message(self, values: Mapping[str, Any]) -> Any:
-        """Return the message. Omitted fields have the schema's defaults, or are zero or empty."""
+        """Return the message. Omitted fields have their default values, or are zero or empty."""
         given = dict(self._defaults)
         for name, value in values.items():
             message_name, nested, is_array = self._fields[name]

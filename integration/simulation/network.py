@@ -138,7 +138,7 @@ class Network:
         self._last_id = FIRST_CONNECTION_ID
 
     def connect(self, source: str, target: str, caller: Caller) -> Connection:
-        """Open a connection. If this fails, the requests on the connection fail."""
+        """Open a connection. If the connection cannot be opened, requests on it fail."""
         self._last_id += 1
         connection = Connection(
             connection_id=self._last_id, source=source, target=target, caller=caller

@@ -1,8 +1,9 @@
 """Read a group's offset, and check that the coordinator may return it.
 
 With `require_stable`, a coordinator returns an offset only after all records in its log are
-replicated (Kafka's `GroupCoordinatorService.fetchOffsets`, a write operation without records).
-Therefore, the offset includes every commit that was acknowledged before the request was sent.
+replicated, as in Kafka's `GroupCoordinatorService.fetchOffsets`, which schedules a write operation
+without records. Therefore, the offset includes every commit that was acknowledged before the
+request was sent.
 
 There is one exception, as in Kafka. A coordinator that has been replaced but does not know its
 successor returns the offset in its own log. This offset must include every commit that was
@@ -54,7 +55,7 @@ class AcknowledgedOffsets:
         self._commits.append((self._checker.step, offset))
 
     def highest_before(self, step: int) -> int:
-        """Return the highest offset that was acknowledged before a step, or -1."""
+        """Return the highest offset that was acknowledged before a step, or -1 if none was."""
         return max((offset for when, offset in self._commits if when < step), default=-1)
 
 
@@ -62,8 +63,8 @@ class AcknowledgedOffsets:
 class OffsetRead:
     """The result of an OffsetFetch request: an offset or an error code.
 
-    The offset includes all commits that were acknowledged before the step `complete_to`. If
-    `is_replaced` is true, the broker had been replaced as coordinator when the request was sent.
+    The offset includes all commits that were acknowledged before the simulation step `complete_to`.
+    If `is_replaced` is true, the broker was no longer the coordinator when the request was sent.
     """
 
     error_code: ErrorCode
@@ -73,7 +74,7 @@ class OffsetRead:
 
 
 class _SentRead:
-    """The coordinator's replica of the partition at the time of a request."""
+    """The coordinator's `__consumer_offsets` replica at the time of an OffsetFetch request."""
 
     def __init__(self, checker: InvariantChecker, group_id: str, broker_id: int) -> None:
         self._checker = checker
@@ -88,7 +89,7 @@ class _SentRead:
         self._sent_in = checker.step
 
     def answered(self, offset: int) -> OffsetRead:
-        """Return the result of a successful request. Check that the log was replicated."""
+        """Return the result of a successful request. Check that the whole log was replicated."""
         replica = self._replica
         if (
             replica is not None

@@ -22,7 +22,7 @@ _SEEDS_AT_ONCE = 4
 def violations(
     seeds: range, jobs: int, *, is_sink: bool = False
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield each seed in order, with its violation or None.
+    """Yield each seed in order, with the invariant violation, or None if the run succeeded.
 
     Raises `BrokenProcessPool` if a process is killed.
     """

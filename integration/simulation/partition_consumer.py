@@ -3,8 +3,8 @@
 A client reads a partition from the start of its log, and regularly requests the end offset with
 ListOffsets. Each Fetch request contains the offset and the leader epoch. Checked invariants:
 
-- The client reads committed records, each offset once and in order.
-- An offset that the client has reached is never out of range.
+- The client reads only committed records, and reads each offset once and in order.
+- The leader never returns OFFSET_OUT_OF_RANGE for an offset that the client has reached.
 - The end offset never decreases (KIP-207).
 """
 

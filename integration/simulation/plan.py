@@ -1,4 +1,4 @@
-"""The plan for a seed: the cluster, its clients, and the faults with their times.
+"""The plan for a seed: the cluster, its clients, the faults, and the times of the faults.
 
 The plan contains all random choices of a run as values. These values can be printed, and can be
 removed one by one to find a shorter failing run. Each seed uses only some kinds of faults, so runs
@@ -180,10 +180,11 @@ def _settings(random: Random) -> Settings:
 
 
 def _with_topology(settings: Settings, seed: int) -> Settings:
-    """Return the settings with the topology of this seed.
+    """Return the settings with a topology that depends on `seed`.
 
-    For some seeds, the numbers of brokers, replicas and internal partitions differ from `settings`.
-    `min.insync.replicas` is at most the replication factor, like Kafka's effective value.
+    For some seeds, the number of brokers, the replication factor and the number of partitions of
+    internal topics differ from `settings`. `min.insync.replicas` is at most the replication factor,
+    like the effective value in Kafka.
     """
     random = Random(f"topology {seed}")
     if random.random() < 0.7:
@@ -199,7 +200,7 @@ def _with_topology(settings: Settings, seed: int) -> Settings:
 
 
 def _last_replica(seed: int, settings: Settings) -> list[Fault]:
-    """Return a `LAST_REPLICA` fault for some seeds, otherwise no faults.
+    """Return a `LAST_REPLICA` fault for some seeds, and an empty list for all others.
 
     After this fault, only eligible leader replicas have all records.
     """

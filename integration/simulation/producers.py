@@ -79,7 +79,7 @@ def produce_request(
 
 
 def produced(response: Any) -> Any:
-    """Return the response for the only partition, or None if there is no response."""
+    """Return the response for the partition of the request, or None if there is no response."""
     return response.responses[0].partition_responses[0] if response is not None else None
 
 

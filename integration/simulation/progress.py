@@ -1,8 +1,9 @@
 """A limit on the time in which producers must make progress after a fault.
 
 A fault is active while a node is down or paused, a link is cut or slow, a disk fails, or leaders
-are moved. Invariant: if no fault has been active for `PROGRESS_LIMIT_MS`, every idempotent producer
-has received an acknowledgment during that time. (At the end of a run, all clients must finish.)
+are replaced. Invariant: if no fault has been active for `PROGRESS_LIMIT_MS`, every idempotent
+producer has received an acknowledgment during that time. At the end of a run, all clients must
+finish.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _PARTITION: Final = TopicPartition(RECREATED_TOPIC, 0)
 
 
 class RecreatedTopic:
-    """The administrator and the writer. The administrator stops at `until_ms`."""
+    """The administrator and the writer of the topic. The administrator stops at `until_ms`."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """One run of a plan: the cluster, its clients, the faults and the final checks.
 
 Clients run while faults are injected. Then all faults are repaired, and the run waits until the
-cluster is idle: all records of idempotent producers are acknowledged, all consumers have read to
-the end, and all replicas are in sync and equal. Invariant: the outcome depends only on the plan.
+cluster is idle: all records of idempotent producers are acknowledged, all consumers have read all
+records, and all replicas are in sync and identical. Invariant: the outcome depends only on the
+plan.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ class _Run:
         self._check_the_end()
 
     def _inject_faults(self) -> None:
-        """Run until the end of all faults, and check that producers make progress between them."""
+        """Run until all faults have ended. Check that producers make progress between faults."""
         progress = Progress()
         producers = [work for work in self._work if isinstance(work, IdempotentProducer)]
         while self._event_queue.elapsed_ms < FAULTS_END_MS:
@@ -383,7 +384,7 @@ class _Run:
         return self._difference()
 
     def _difference(self) -> str | None:
-        """Describe how replicas differ. Return None if they are equal and completely committed."""
+        """Describe how replicas differ. Return None if they are identical and fully committed."""
         controller = self.cluster.controller
         assert controller is not None
         for metadata in controller.side.metadata.partitions():
@@ -405,7 +406,7 @@ class _Run:
         return self._stray_replica(controller.side.metadata)
 
     def _stray_replica(self, metadata: ClusterMetadata) -> str | None:
-        """Describe the first stray replica on a broker. Return None if there is none."""
+        """Describe the first stray replica on a broker. Return None if no replica is stray."""
         for broker_id in self.plan.settings.broker_ids:
             node = self.cluster.broker(broker_id)
             for replica in node.broker.replicas.partitions() if node and node.broker else ():

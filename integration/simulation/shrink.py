@@ -39,7 +39,7 @@ def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = R
 def _simpler(plan: Plan) -> Iterator[Plan]:
     """Yield simpler plans.
 
-    Each of them has half the faults, one fewer fault, one fewer client, or no network problems.
+    Each plan contains half the faults, one fewer fault, one fewer client, or no network problems.
     """
     faults = plan.faults
     half = len(faults) // 2

@@ -97,7 +97,8 @@ class TransactionHistory:
     def check(self, read: OffsetRead, who: str) -> None:
         """Check a fetched group offset.
 
-        The offset must include the acknowledged commits, and its transaction must not be aborted.
+        The offset must include the acknowledged commits, and the transaction that committed the
+        offset must not be aborted.
         """
         offset, seen = read.offset, self.acknowledged.highest_before(read.complete_to)
         if offset == -1 and seen == -1:
@@ -126,7 +127,7 @@ class TransactionalProducer:
         until_ms: int,
         start_successor: Callable[[], None],
     ) -> None:
-        """Create a producer. `start_successor` starts the process that takes over the id."""
+        """Create a producer. `start_successor` starts the process that replaces this producer."""
         self.is_done = False
         self._client = client
         self._checker = checker
@@ -173,7 +174,8 @@ class TransactionalProducer:
     def _finish(self) -> Step:
         """Check the group offset after the transaction of the last process has ended.
 
-        A replaced coordinator may not know all transactions, so its successor must respond.
+        A coordinator that has been replaced may not know about all transactions. Therefore, the
+        offset is requested again until the new coordinator responds.
         """
         yield from self._begin()
         read: OffsetRead = yield from self._check_offset()

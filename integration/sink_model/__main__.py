@@ -19,7 +19,7 @@ _NO_VIOLATION: Final = {True: "no violation", False: "incomplete because of too 
 
 
 def report(outcome: Outcome) -> str:
-    """Return the result of a case as text, including the counterexample if there is one."""
+    """Return the result of a case as text, including the counterexample, if any."""
     case = outcome.case
     mutation = "" if case.mutation is None else f" with {case.mutation}"
     head = (

@@ -1,7 +1,7 @@
 """The driver's actions in abort(), which Spark calls if a task or commit() fails.
 
-Models `abort.abort`: look, fence, read. The sweep that follows is in `sweep`. Invariant: abort()
-never aborts a transaction that may already be decided.
+Models the steps of `abort.abort` in order: `look`, `fence` and `read`. The module `sweep` models
+the sweep that follows. Invariant: abort() never aborts a transaction that may already be decided.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def _check_not_rejected(action: DriverAction) -> None:
-    """Check that, with version 1, InitProducerId does not abort the batch's own decision.
+    """Check that InitProducerId does not abort the batch's own decision (`transaction.version` 1).
 
-    If InitProducerId aborted the decision, it would be rejected, and abort() would leave the tasks'
-    transactions open.
+    If InitProducerId aborted the decision, the coordinator would reject the retry of this request,
+    and abort() would leave the tasks' transactions open.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     is_own = (sink_id.epoch, sink_id.status) == (owner, ONGOING)

@@ -1,7 +1,7 @@
 """Symmetry reduction: maps equivalent states to one canonical state.
 
-This reduces the number of states. Invariant: a state and its canonical form have the same behavior,
-except that partitions and epochs may have different numbers.
+This mapping reduces the number of states. Invariant: a state and its canonical form have the same
+behavior, except that partitions and epochs may be numbered differently.
 
 Partitions are symmetric. They are sorted by their values, so every run explores the same states.
 Only the current and the previous epoch of the sink id are distinguished; all older epochs are

@@ -1,7 +1,7 @@
-"""A case: one configuration of the model (TLC calls it a model).
+"""A case, which is one configuration of the protocol's model (TLC calls it a model).
 
-Defines the drivers, the queries, the transaction version and the fault budget. Invariant: two runs
-of a case explore the same states.
+Defines the drivers, the queries, the transaction version and how many faults may occur. Invariant:
+two runs of a case explore the same states.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Case:
       repeated a stage.
     - `halves`: a task writes its rows in two requests.
     - `slow_decisions`: other actions can happen between an EndTxn for the sink id and its marker.
-    - `slow_markers`: other actions can happen between an EndTxn for a task id and its markers.
+    - `slow_markers`: other actions can happen between an EndTxn for a task and its markers.
     - `late_inits`: a copy of an InitProducerId request can be delayed.
     - `empty`: one number per partition, in which each set bit represents a batch without rows.
     - `mutation`: the name of a deliberate error in the protocol.
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def ids_are_unique(self) -> bool:
-        """Whether each task attempt has its own id, and no InitProducerId for it is delayed."""
+        """Whether each task attempt has its own id, and InitProducerId requests are not delayed."""
         return not (self.ids_wrap or self.same_ids or self.late_inits)
 
     def generation(self, run: int, batch: int, unfinished: Container[int]) -> int:
@@ -129,7 +129,7 @@ NO_DECISION_GONE: Final = "no decision becomes invisible"
 class InvariantViolationError(Exception):
     """An invariant is violated.
 
-    `lines` are the last lines of the trace. They follow the checked state.
+    `lines` are the last lines of the trace, which describe the actions after the checked state.
     """
 
     def __init__(self, what: str, lines: Sequence[str] = ()) -> None:

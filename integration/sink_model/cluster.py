@@ -1,8 +1,8 @@
 """The effects of requests on the cluster: transactional ids, rows, markers and the commit topic.
 
 Each function models one request that reaches its broker, or one action of the coordinator.
-Invariant: only this module commits rows, when the coordinator writes PREPARE_COMMIT. The invariants
-about rows are checked here.
+Invariant: rows become committed only in this module, when the coordinator writes PREPARE_COMMIT.
+This module also checks the invariants about rows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OUTCOMES: Final = {
 def init_task_id(
     case: Case, state: State, index: int, task_id: TaskId, who: str
 ) -> tuple[State, int, int]:
-    """Send InitProducerId for a task id; return the state, the response and the granted epoch."""
+    """Send InitProducerId for a task attempt. Return the state, the response and the epoch."""
     while True:
         before = find(state.partitions[index].ids, task_id)
         after, response = coordinator.init_producer_id(before, case.version)
@@ -86,7 +86,7 @@ def end_task_transaction(  # noqa: PLR0917 - the arguments are the fields of the
     is_commit: bool,
     version: int | None = None,
 ) -> tuple[State, int]:
-    """Send EndTxn for a task id, by default with the transaction version of the case."""
+    """Send EndTxn for a task attempt, by default with the transaction version of the case."""
     before = find(state.partitions[index].ids, task_id)
     after, response = coordinator.end(before, epoch, version or case.version, is_commit=is_commit)
     if after is before:
@@ -148,7 +148,7 @@ def _with_id(
 def _store(  # noqa: PLR0917 - the arguments are the fields of the request
     case: Case, state: State, index: int, task_id: TaskId, after: TransactionalId, who: str
 ) -> State:
-    """Store the result of a request, with its effects on rows and markers."""
+    """Store the result of a request, and apply the effects of the request to rows and markers."""
     part = state.partitions[index]
     before = find(part.ids, task_id)
     if before.status == ONGOING:

@@ -1,13 +1,13 @@
 """A model of Kafka's transaction coordinator, with all behavior that the protocol can observe.
 
-It models the effect of each request on a transactional id, and the response. Invariant: only these
-functions change the state of an id. `REFUSED` represents all error codes after which the outcome is
-unknown.
+It models the effect of each request on a transactional id, and the response. Invariant: only the
+functions of this module change the state of a transactional id. `REFUSED` represents all error
+codes after which the outcome is unknown.
 
-The conformance tests check the same behavior on Apache Kafka. They check the epochs after EndTxn, a
-fence and a timeout in both transaction versions. They also check the responses to an InitProducerId
-with an epoch and to a repeated EndTxn. Transaction version 2 uses EndTxn version 5, and transaction
-version 1 uses EndTxn version 4.
+The conformance tests check the same behavior on Apache Kafka. With both transaction versions, they
+check the producer epoch after EndTxn, after fencing and after a timeout. They also check the
+responses to an InitProducerId request with an epoch and to a repeated EndTxn request. Transaction
+version 2 uses EndTxn version 5, and transaction version 1 uses EndTxn version 4.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ def completed(current: TransactionalId) -> TransactionalId:
 
 
 def expired(current: TransactionalId) -> TransactionalId:
-    """Expire an id. The next InitProducerId returns a different producer id."""
+    """Expire a transactional id. The next InitProducerId returns a different producer id."""
     highest = (current.epoch // PRODUCER_ID + 1) * PRODUCER_ID - 1
     return TransactionalId(highest, EXPIRED, NONE, 0)

@@ -1,6 +1,7 @@
-"""The driver's actions in commit(): steps 8 to 10. Step 7 is in `job`, and step 11 is in `sweep`.
+"""The driver's actions in commit(), which are steps 8 to 10 of the protocol.
 
-Models `commit.commit`. Invariant: the actions use the epoch that planning obtained for the sink id.
+The module `job` contains step 7, and the module `sweep` contains step 11. Models `commit.commit`.
+Invariant: the actions use the epoch that planning obtained for the sink id.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """When all outcomes are known, continue with the finished mark.
+    """When all outcomes are known, continue with marking the decision as finished.
 
     If entries are lost, commit() raises an error.
     """

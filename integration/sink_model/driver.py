@@ -1,12 +1,12 @@
-"""A driver process: planning, job, commit and abort of successive batches.
+"""A driver process, which plans, runs, and commits or aborts successive batches.
 
 Maps each value of the program counter to its action. Invariant: one action is one request that
 reaches its broker, together with its response. A killed driver is a driver that takes no further
-action, and a stalled driver acts later, so the model needs no actions for kills and stalls.
+actions, and a stalled driver acts later, so the model needs no actions for kills and stalls.
 
-Usually, a request receives a response. If the fault budget contains `lost_responses`, the response
-can be lost, and the request or a copy of it can be delayed. A sweep has three labels: list, check
-the owner, fence.
+Usually, a request receives a response. If `Faults.lost_responses` is positive, the response
+can be lost, and the request or a copy of it can be delayed. A sweep has three labels, because it
+lists the transactions, checks the owner, and fences the transactional ids.
 """
 
 from __future__ import annotations

@@ -91,18 +91,18 @@ class DriverAction:
         return [part.works[self.number] for part in state.partitions]
 
     def spend_lost_response(self, state: State) -> State:
-        """Return the state with one fewer lost response or delayed request in the fault budget."""
+        """Return the state after one of the permitted lost responses or delays has been used."""
         return state._replace(
             faults=state.faults._replace(lost_responses=state.faults.lost_responses - 1)
         )
 
     def delay(self, state: State, kind: int, first: int, second: int = 0) -> State:
-        """Return the state with a delayed request for the sink id or a delayed finished mark."""
+        """Return the state with a delayed request that affects the sink id or marks a decision."""
         request = LateRequest(kind, first, second)
         return self.spend_lost_response(state._replace(late=tuple(sorted((*state.late, request)))))
 
     def delay_for_task(self, state: State, index: int, request: TaskRequest) -> State:
-        """Return the state with a delayed request for a task id."""
+        """Return the state with a delayed request for a task's transactional id."""
         part = state.partitions[index]
         part = part._replace(late=tuple(sorted((*part.late, request))))
         return self.spend_lost_response(

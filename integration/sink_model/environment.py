@@ -1,7 +1,7 @@
-"""The environment's actions: driver starts, delayed requests, markers, timeouts, expiry.
+"""The environment's actions: driver starts, delayed requests, markers, timeouts and expirations.
 
 Contains all actions that belong neither to a driver nor to a task. Invariant: each fault reduces
-the fault budget, and actions that Kafka eventually takes are always enabled.
+the number of faults that can still occur. Actions that Kafka eventually takes are always enabled.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class Outcome:
     `is_complete` is false after a violation or if there were too many states.
 
     `trace` is the counterexample, with one line per action. The trace ends in the state in which
-    the next action violates the invariant. If a fresh driver violates the invariant, the trace ends
-    with the actions of this driver.
+    the next action violates the invariant. If a driver of the liveness check violates the
+    invariant, the trace ends with the actions of this driver.
     """
 
     case: Case
@@ -113,7 +113,7 @@ def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
 
 
 def _is_new(faults_left: dict[State, list[Faults]], state: State) -> bool:
-    """Return False if an equal state with the same or a larger fault budget is already known."""
+    """Return False if an equal state that permits at least the same faults is already known."""
     left = state.faults
     known = faults_left.setdefault(state._replace(faults=NO_FAULTS), [])
     for other in known:

@@ -1,7 +1,7 @@
-"""Liveness: from every state, a fresh driver without faults finishes and leaves nothing open.
+"""Checks liveness: from every state, a new driver finishes and leaves no transaction open.
 
-Simulates a crash of all processes and then runs successive fresh drivers. Invariant: the result
-depends only on durable state: the cluster, the commit topic and Spark's commit log.
+Simulates a crash of all processes and then runs successive new drivers without faults. Invariant:
+the result depends only on durable state: the cluster, the commit topic and Spark's commit log.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FreshDrivers:
         self._lines: list[str] = []
 
     def check(self, state: State) -> None:
-        """Raise `InvariantViolationError` if the fresh drivers do not finish.
+        """Raise `InvariantViolationError` if new drivers do not finish from the given state.
 
         The error contains the actions of the drivers.
         """

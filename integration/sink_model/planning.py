@@ -1,4 +1,4 @@
-"""The driver's actions in planning: steps 1 to 3, with roll-forward and marks.
+"""The driver's actions in planning, which are steps 1 to 3 of the protocol.
 
 Models `planning.plan`. Invariant: no action uses the driver's query or its next batch, except to
 select the query's last decision.
@@ -108,7 +108,7 @@ def read(action: DriverAction) -> Transitions:
 
 
 def _check_marks(state: State, decisions: Mapping[int, Record]) -> None:
-    """Check that the commit topic has a visible decision for every finished mark."""
+    """Check that every decision that is marked as finished is visible in the commit topic."""
     if any(each.is_open and each.query != NONE for each in state.log):
         return
     for query, number in enumerate(state.marks):
@@ -145,7 +145,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """When all outcomes are known, continue with the finished marks and then with the sweep."""
+    """If all outcomes are known, continue with marking decisions as finished or with the sweep."""
     driver = state.drivers[action.number]
     works = action.works(state)
     if driver.pc != labels.PLAN_ROLL_FORWARD or any(work.to_do for work in works):

@@ -1,6 +1,6 @@
 """Pruning: removes parts of a state that no action can observe.
 
-This reduces the number of states. Invariant: pruning does not change the behavior of the model.
+Pruning reduces the number of states. Invariant: pruning does not change the behavior of the model.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _OF_TASK_LOOK: Final = (START_WITHOUT_LOOKING, START_DESPITE_A_DECISION, LOOK_BE
 
 
 def prune(case: Case, state: State) -> State:
-    """Remove delayed requests and late attempts without effect, and unused markers and ids.
+    """Remove delayed requests and late attempts that have no effect, and unused markers and ids.
 
-    Markers and closed ids are removed if no decision, driver, attempt or delayed request refers to
-    them.
+    Markers, and ids without an unfinished transaction, are unused if no decision, driver, attempt
+    or delayed request refers to them.
     """
     if state.late:
         late = tuple(each for each in state.late if _is_effective(state, each))

@@ -1,7 +1,7 @@
 """Roll-forward: sends EndTxn(commit) for an entry of a decision, and determines its outcome.
 
-Planning and commit use these functions. Invariant: an entry is done only if its rows are committed,
-and lost only if its rows will never be committed.
+Planning and commit use these functions. Invariant: an entry is reported as committed only if its
+rows are committed, and as lost only if its rows will never be committed.
 
 In the code, planning first describes the transactions, and sends EndTxn only for open ones. The
 outcome is the same, because EndTxn(commit) changes only an open transaction.

@@ -85,8 +85,8 @@ class Marker(NamedTuple):
 class Attempt(NamedTuple):
     """A task attempt, with its phase and producer epoch.
 
-    `owner` and `generation` come from the plan. `owner` is the epoch of the sink id. It is NONE if
-    the attempt has passed the check in `task.look` or can no longer pass it.
+    `owner` and `generation` come from the plan. `owner` is the epoch of the sink id. `owner` is
+    NONE if the attempt has passed the check in `task.look` or can no longer pass this check.
     """
 
     run: int
@@ -121,7 +121,7 @@ NOTHING_TO_WRITE: Final = 5
 
 
 class Listed(NamedTuple):
-    """An id that a sweep will fence, with its epoch (NONE if the fence ignores the epoch)."""
+    """An id that a sweep will fence, and its epoch (NONE if the sweep ignores the epoch)."""
 
     task_id: TaskId
     epoch: int
@@ -182,7 +182,7 @@ class Partition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A decision in the commit topic, or a transaction of another sink (with `query` NONE)."""
+    """A decision in the commit topic, or a transaction of another sink (if `query` is NONE)."""
 
     query: int
     number: int
@@ -198,7 +198,7 @@ class Driver(NamedTuple):
     `owner` is the epoch that planning obtained for the sink id. `last` and `number` are the batch
     and the number of the query's last decision at the time of planning. `unfinished` contains the
     query and number of each decision that the driver rolls forward. `generation` is part of the
-    task ids.
+    transactional ids of the tasks.
     """
 
     pc: int
@@ -211,10 +211,10 @@ class Driver(NamedTuple):
 
 
 class LateRequest(NamedTuple):
-    """A delayed request for the sink id, or a delayed finished mark.
+    """A delayed request for the sink id, or a delayed record that marks a decision as finished.
 
-    For `INIT` and the end of a transaction, `first` is the epoch. For `MARK`, `first` is the query
-    and `second` is the number.
+    For `INIT` and for the end of a transaction, `first` is the epoch of the sink id. For `MARK`,
+    `first` is the query of the decision and `second` is the number of the decision.
     """
 
     kind: int

@@ -1,14 +1,14 @@
-"""The driver's actions in a sweep: list ids, check the owner, fence the listed ids.
+"""The driver's actions in a sweep, which lists transactional ids, checks the owner and fences ids.
 
-Models steps 3 and 11, and the end of abort(). Invariant: an id is fenced only if it was listed
-before the owner of the sink id was checked. With transaction version 2, the id must also still have
-the listed epoch.
+Models steps 3 and 11 of the protocol, and the sweep in abort(). Invariant: an id is fenced only if
+it was listed before the owner of the sink id was checked. With transaction version 2, the id must
+also still have the listed epoch.
 
-The model is simpler than the code in three respects. The list is complete, so one round is
-sufficient. An initialized id without a transaction is listed only if an attempt can still use it,
-because fencing an id that no attempt can use has no effect. (With version 1, the code uses the
-timeout of an id to recognize that a sweep has fenced it.) Decided transactions need no special
-case: all of them have ended.
+The model is simpler than the code in three respects. The list of ids is complete, so one round
+of the sweep is sufficient. An initialized id without a transaction is listed only if an attempt can
+still use it, because fencing an id that no attempt can use has no effect. (With version 1, the code
+uses the timeout of an id to recognize that a sweep has fenced it.) Decided transactions need no
+special case: all of them have ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PLAN: Final = (labels.PLAN_SWEEP, labels.PLAN_SWEEP_LOOK, labels.PLAN_SWEEP_FEN
 def list_open(action: DriverAction) -> Transitions:
     """Send ListTransactions to all brokers, and DescribeTransactions for the listed ids.
 
-    If there is nothing to fence, the same action also checks the owner.
+    If there are no ids to fence, the same action also checks the owner.
     """
     case, at = action.case, action.driver.pc
     if case.mutation == SWEEP_NOTHING_WHEN_PLANNING and at in _PLAN:
@@ -130,8 +130,8 @@ def _is_in_scope(action: DriverAction, task_id: TaskId) -> bool:
 def _is_owner(action: DriverAction) -> bool:
     """Return whether the driver still owns the sink id.
 
-    With transaction version 2, the driver's own EndTxn(commit) bumps the sink id's epoch. Then the
-    sink id's epoch is one higher than the driver's epoch.
+    With transaction version 2, the driver's own EndTxn(commit) bumps the sink id's epoch. After
+    this request, the sink id's epoch is one higher than the driver's epoch.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     if sink_id.epoch == owner:
@@ -169,7 +169,7 @@ def fence(action: DriverAction) -> Transitions:
 
 
 def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
-    """Send EndTxn(abort). It bumps the epoch, or has no effect if the id has a different epoch."""
+    """Send EndTxn(abort), which bumps the id's epoch unless the epoch has already changed."""
     case, state, (task_id, epoch) = action.case, action.state, listed
     version = 1 if case.mutation == SWEEP_BY_END_TXN_V4 else case.version
     if epoch == NONE:
@@ -189,7 +189,7 @@ def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
 
 
 def _init(action: DriverAction, index: int, listed: Listed) -> Transitions:
-    """Send InitProducerId. It bumps the id's epoch, regardless of its current value."""
+    """Send InitProducerId. The request bumps the epoch of the id, whatever the epoch is."""
     case, task_id = action.case, listed.task_id
     state, response, _ = init_task_id(case, action.state, index, task_id, BY_SWEEP)
     name = f"partition {index}, id {task_id}"
@@ -215,7 +215,7 @@ def _after_fence(action: DriverAction, state: State, index: int, listed: Listed)
 
 
 def _after_sweep(action: DriverAction, state: State) -> State:
-    """Check the result of the sweep, and return the state after it."""
+    """Check the result of the sweep, and return the state after the sweep."""
     if _is_owner(action):
         _check_swept(action, state)
     return _continue(action, state)

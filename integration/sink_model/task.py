@@ -1,11 +1,11 @@
-"""The actions of task attempts: initialize the id, write and return a message, or fail and abort.
+"""The actions of task attempts: initialize an id, write rows, return a message, fail, and abort.
 
 Models the steps `task.check`, `task.init`, `task.look`, `task.produce` and `task.give_up`.
 Invariant: an attempt uses only its plan and its own id.
 
-`task.init` and `task.look` are one action. This omits no behavior, for two reasons. A batch that
-can be decided at `task.look` could also be decided at `task.init`. An attempt that fails the check
-in `task.look` has the same effect as an attempt that never acts again.
+`task.init` and `task.look` are one action. The combined action covers all behaviors, for two
+reasons. A batch that can be decided at `task.look` could also be decided at `task.init`. An attempt
+that fails the check in `task.look` has the same effect as an attempt that takes no further actions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _GIVE_UP = Step.TASK_GIVE_UP.title
 
 
 def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: bool) -> int:
-    """Return a task's role (`task.check`). `last` is the last decided batch of its query."""
+    """Return a task's role (`task.check`). `last` is the last decided batch of the query."""
     if batch < last or (batch > last and any_is_lost):
         return TO_REFUSE
     if batch == last:
@@ -134,7 +134,7 @@ class _AttemptAction:
             self.can_decide = state.sink_id.epoch == attempt.owner
 
     def look(self) -> Iterator[Transition]:
-        """Check the owner of the sink id before InitProducerId. Only a mutation does this."""
+        """Check the owner of the sink id before InitProducerId (only with a mutation)."""
         phase = LOOKED if self.can_decide else FAILED
         yield f"{self}: {self._looked}", self._goes_to(self.state, phase, NONE)
 
@@ -144,7 +144,7 @@ class _AttemptAction:
         return f"{_LOOK}: the batch {result}"
 
     def begin(self) -> Iterator[Transition]:
-        """Send InitProducerId for the task id, and check the owner of the sink id."""
+        """Send InitProducerId for the attempt's id, and check the owner of the sink id."""
         case, index = self.case, self.index
         who = BY_TASK if self.can_decide else BY_LATE_TASK
         state, response, epoch = init_task_id(case, self.state, index, self.task_id, who)

@@ -2,8 +2,8 @@
 
 The module explores cases of the model to determine the order of a driver's actions. `_ACTIONS` maps
 each request of a step to the actions that can include the request. A trace is valid if it is the
-beginning of a path through these actions, because a process can die at any point. Invariant:
-nothing here is derived from the connector's code.
+beginning of a path through these actions, because a process can be killed at any point. Invariant:
+this module is not derived from the connector's code.
 
 A trace contains no values. The failpoint matrix and the simulation check the values indirectly,
 through the rows and offsets.
@@ -119,7 +119,7 @@ _ACTIONS: Final = _actions()
 
 @cache
 def followers() -> Mapping[int, frozenset[int]]:
-    """Return the actions that can follow each action, in the same process or after its end."""
+    """Return the actions that can follow each action, in the same process or in a later one."""
     found: dict[int, set[int]] = {at: {to} for at, to in _ROUNDS.items()}
     for case in SMALL:
         if case.name not in CASES:
@@ -140,7 +140,7 @@ def followers() -> Mapping[int, frozenset[int]]:
 
 
 def first_invalid(failpoints: Iterable[str], *, is_complete: bool = False) -> str | None:
-    """Return the first step or request that the model does not allow, or None if there is none.
+    """Return the first step or request that the model does not allow, or None if all are allowed.
 
     `failpoints` contains the failpoints of one process, in order. `is_complete` is true if the
     process has ended without an error.

@@ -36,7 +36,7 @@ Number = int
 
 @dataclass
 class Load:
-    """An idempotent producer that numbers its records per partition and stores confirmed ones."""
+    """An idempotent producer of numbered records, which stores the acknowledged records."""
 
     bootstrap_servers: str
     acknowledged: dict[tuple[Partition, Offset], Number] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Load:
             assert offset is not None
             place = (partition, offset)
             if place in self.acknowledged:
-                self.failures.append(f"offset {place} was confirmed for two records")
+                self.failures.append(f"offset {place} was acknowledged for two records")
             self.acknowledged[place] = number
 
         value = struct.pack(">q", number) + PADDING

@@ -74,5 +74,5 @@ def test_spark_writes_each_row_once_when_python_processes_are_killed(
         print(*lines, sep="\n")
         assert driver.starts == 1, "Spark's driver was restarted"
         assert driver.failures >= 1, "a kill during planning or commit did not fail the query"
-    oracle = check_delivery(processes.bootstrap_servers, source, target, fed=feed.confirmed)
+    oracle = check_delivery(processes.bootstrap_servers, source, target, fed=feed.acknowledged)
     assert oracle.is_exactly_once, oracle

@@ -58,4 +58,4 @@ class RequestedFilter:
 def check_known(*codes: int) -> None:
     """Raise MalformedRequestError if a code is 0 (UNKNOWN)."""
     if 0 in codes:
-        raise MalformedRequestError("an ACL or ACL filter contains the code 0 (UNKNOWN)")
+        raise MalformedRequestError("an ACL or ACL filter contains an UNKNOWN element (code 0)")

@@ -90,7 +90,7 @@ def _printed(key: ConfigKey, text: str) -> str | None:
     """Return the value of a config as Kafka prints it.
 
     The broker ignores invalid values. This function returns an invalid value unchanged, or None if
-    the config is a secret.
+    the config is sensitive.
     """
     try:
         return key.text(key.parse(text))

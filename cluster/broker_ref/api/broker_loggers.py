@@ -78,7 +78,10 @@ def check_level_changes(changes: Sequence[ConfigChange]) -> None:
 
 
 def change_levels(changes: Sequence[ConfigChange]) -> None:
-    """Apply valid changes. A logger without its own level uses the level of its parent."""
+    """Change log levels. A logger without its own level uses the level of its parent.
+
+    The caller must check the changes first.
+    """
     loggers = _loggers()
     for change in changes:
         is_set = change.operation is ConfigOperation.SET

@@ -14,7 +14,7 @@ from broker_ref.dynamic_configs import ConfigSource, Synonym
 
 
 def describe_client_metrics_configs(own: Mapping[str, str]) -> list[DescribedConfig]:
-    """Return all configs of a subscription. `own` contains the configs that are set on it."""
+    """Return all configs of a client metrics subscription. `own` contains the configured values."""
     return [_describe(key, own.get(key.name)) for key in CLIENT_METRICS_KEYS.values()]
 
 

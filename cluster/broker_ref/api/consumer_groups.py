@@ -1,4 +1,4 @@
-"""Checks whether the consumer group protocol is enabled, on behalf of API handlers."""
+"""Checks for the API handlers whether the consumer group protocol is enabled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The interface of API handlers: their arguments and results.
 
-Each `kNN_*.py` module exports `API`. Its `handle` function takes the broker, the call and the
+Each `kNN_*.py` module exports `API`. Its `handle` function takes a `Broker`, a `Call` and the
 request message, and returns the response message, a `Wait`, `NO_OP_RESPONSE` or a
 `CloseConnectionResponse`. Handlers have no state. They change the state of the components in
 `Broker`.
@@ -140,14 +140,14 @@ def on_cluster(operation: AclOperation, *, alternative: AclOperation | None = No
 
 
 def on_group(operation: AclOperation) -> Requirement:
-    """Return the requirement for an operation on the group with the request's `group_id`."""
+    """Return a `Requirement` for an operation on the group in the request's `group_id` field."""
     return Requirement(
         operation=operation, resource_type=ResourceType.GROUP, name=attrgetter("group_id")
     )
 
 
 def on_transactional_id(operation: AclOperation) -> Requirement:
-    """Return the requirement for an operation on the request's `transactional_id`."""
+    """Return a `Requirement` for an operation on the request's `transactional_id`."""
     return Requirement(
         operation=operation,
         resource_type=ResourceType.TRANSACTIONAL_ID,

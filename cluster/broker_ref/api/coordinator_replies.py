@@ -1,4 +1,4 @@
-"""Delayed responses of handlers that call the group coordinator or the transaction coordinator.
+"""Delayed responses from handlers that call the group coordinator or the transaction coordinator.
 
 The coordinator sets all deadlines, so a handler's `Wait` has no deadline of its own.
 """
@@ -32,7 +32,7 @@ class DelayedReply(Generic[Result]):
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because the wait has no deadline and cannot expire."""
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms. The coordinator had not replied."
+            f"A wait without a deadline expired at {now_ms} ms, before the coordinator replied."
         )
 
 

@@ -1,7 +1,7 @@
 """Fetch requests that complete immediately or wait for more bytes.
 
-Purpose: read partitions within the limits of a response, decide whether the fetch waits, and check
-a partition again only after it has changed. Invariants: a waiting fetch does not read records, and
+A fetch reads partitions up to the limits of its response. A waiting fetch checks a partition again
+only after the partition has changed. Invariants: a waiting fetch does not read records, and
 `_available_bytes` is the sum of the available bytes in all partitions at their last check. A
 partition that has not changed since the client's last fetch is not read. If the partition is also
 idle in the session, it is not even checked (`fetch_session_cache`). Source:
@@ -14,7 +14,7 @@ A fetch completes in one of these cases:
 - A fetch offset is in an older segment than the end offset.
 - A fetch offset is beyond the end of the data that the client may read, which can happen after a
   truncation.
-- A partition has an error.
+- The response for a partition contains an error. The responses in `absent` are an exception.
 - The session was removed, for example because a new session replaced it. A removed session no
   longer reports changes to its idle partitions.
 
@@ -158,7 +158,7 @@ class DelayedFetch:
     def _watch(self) -> None:
         """Store the keys of the partitions to wait for.
 
-        In partitions without changes, also store the log position of the fetch offset.
+        For partitions without changes, also store the log position of the fetch offset.
         """
         for place, cached in self.partitions.items():
             if place in self._watched:
@@ -255,9 +255,9 @@ class DelayedFetch:
         )
 
     def _by_topic(self, responses: PartitionResponses) -> tuple[TopicResponse, ...]:
-        """Group the responses by topic in their original order.
+        """Group the partition responses by topic in their original order.
 
-        A topic can occur more than once.
+        The result can contain a topic more than once.
         """
         topics = []
         for _, places in groupby(responses, key=lambda place: place[0]):
@@ -278,8 +278,8 @@ def start_fetch(
 ) -> DelayedFetch:
     """Create a delayed fetch for the partitions of a fetch context.
 
-    Partitions that do not exist, and partitions of topics that the client may not read, get an
-    error response.
+    A partition that does not exist receives an error response. So does a partition of a topic that
+    the client is not authorized to read.
     """
     fetch = DelayedFetch(reader=reader, context=context, limits=limits)
     metadata = reader.broker.metadata

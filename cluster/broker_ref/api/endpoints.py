@@ -1,7 +1,7 @@
 """Broker endpoints and partition leaders in responses.
 
-Responses contain the addresses of the listener to which the client is connected. Produce and Fetch
-return the current leader together with leadership errors (KIP-951).
+Responses contain the addresses of the listener to which the client is connected. If a Produce or
+Fetch response contains a leadership error, it also contains the current leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
 
 
 def advertised_controller_id(broker: Broker) -> int:
-    """Return the controller id that clients receive.
+    """Return the controller id to send to clients.
 
-    This id is the lowest id of all live brokers. Every broker is suitable, because brokers forward
-    requests to the controller.
+    This id is the lowest id of all live brokers. Clients can send controller requests to any
+    broker, because brokers forward them to the controller.
     """
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 

@@ -1,8 +1,8 @@
 """Fetch contexts: the partitions to read and the responses to send, with or without a session.
 
-Purpose: determine from a request and its session (KIP-227) which partitions are read, and which of
-the partition responses are sent. Invariant: a session stores exactly the values that were sent.
-Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
+A request and its session (KIP-227) determine which partitions are read and which partition
+responses are sent. Invariant: a session stores exactly the values that were sent. Source:
+`org.apache.kafka.server.FetchContext` and `FetchSession`.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class IncrementalFetchContext(SessionlessFetchContext):
         """Return the session id and the partition responses to send.
 
         Partitions with records move to the end of the session's order. If the session was removed
-        while the request waited, the response still contains its id, as in Kafka. The client's next
-        request then fails with FETCH_SESSION_ID_NOT_FOUND.
+        while the request waited, the response still contains the session id, as in Kafka. The
+        client's next request then fails with FETCH_SESSION_ID_NOT_FOUND.
 
         Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the epoch of the session has changed.
         """
@@ -298,7 +298,7 @@ def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[Partitio
 
 
 def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, CachedPartition]) -> None:
-    """Resolve the names of topics that were unknown when the session added them."""
+    """Resolve the names of topics that were unknown when they were added to the session."""
     for partition in partitions.values():
         if partition.topic is None:
             partition.topic = _name(broker, partition.topic_id)

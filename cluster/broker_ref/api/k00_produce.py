@@ -12,14 +12,15 @@ Validation errors are INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALI
 sequence errors. Before version 7, zstd is rejected with UNSUPPORTED_COMPRESSION_TYPE (KIP-110).
 Error responses list the invalid records from version 8 on (KIP-467), and contain the current leader
 from version 10 on (KIP-951). Topics are identified by topic id from version 13 on (KIP-516). Only
-clients with the client id `__admin_client` can write to internal topics; others get
+clients with the client id `__admin_client` can write to internal topics. Other clients receive
 INVALID_TOPIC_EXCEPTION.
 
-A request with a transactional batch needs a transactional id (otherwise
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise
-INVALID_PRODUCER_ID_MAPPING). If the producer has no open transaction in the partition, the broker
-first asks the transaction coordinator whether the transaction contains the partition. From version
-12 on, the broker asks the coordinator to add the partition instead (KIP-890, `verified_batches`).
+If a request with a transactional batch has no transactional id, the error is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED. If the transactional batches in a request are from several
+producers, the error is INVALID_PRODUCER_ID_MAPPING. If the producer has no open transaction in the
+partition, the broker first asks the transaction coordinator whether the transaction contains the
+partition. From version 12 on, the broker asks the coordinator to add the partition instead
+(KIP-890, `verified_batches`).
 
 As in Apache Kafka 4, ApiVersions responses contain 0 as the lowest version, because librdkafka
 derives the supported codecs from the version range. Source:
@@ -154,7 +155,7 @@ class ProducePartitionStatus:
 class DelayedProduce:
     """An acks=all request that is waiting for replication (Kafka's `DelayedProduce`).
 
-    The response is sent when the outcome for every partition is known, or at the timeout.
+    The response is sent when the outcome for every partition is known or the timeout expires.
     """
 
     broker: Broker
@@ -179,7 +180,7 @@ class DelayedProduce:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> ProduceResponse:
-        """Return the response. Appends with an unknown outcome get REQUEST_TIMED_OUT."""
+        """Return the response, with REQUEST_TIMED_OUT for appends with an unknown outcome."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -220,7 +221,7 @@ class DelayedProduce:
     def _failed(
         self, response: PartitionResponse, appended: PendingReplication, error_code: ErrorCode
     ) -> PartitionResponse:
-        """Return an error response for a batch that was appended and may be lost.
+        """Return an error response for a batch that was appended but may be lost.
 
         The response contains the offsets of the batch.
         """
@@ -339,7 +340,7 @@ def _append_all(
 def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
 ) -> PendingAppend:
-    """Return the pending append of a batch. If the batch is rejected, its error is set."""
+    """Return the pending append of a batch, with an error if the batch is rejected."""
     records = data.records or b""
     batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
@@ -415,7 +416,7 @@ def _error_response(
 def _leader_elsewhere(
     broker: Broker, topic: str, partition: int, error_code: ErrorCode
 ) -> LeaderIdAndEpoch:
-    """Return the current leader if the error code reports a leader change (KIP-951)."""
+    """Return the current leader if the error code indicates a leader change (KIP-951)."""
     if error_code is not ErrorCode.not_leader_or_follower:
         return NO_LEADER
     return current_leader(broker, topic, partition)

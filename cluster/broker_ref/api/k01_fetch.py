@@ -4,18 +4,20 @@ The broker responds immediately in these cases:
 
 - At least `min_bytes` bytes are available.
 - `max_wait_ms` is 0, or no partition was requested.
-- A partition has an error, a diverging epoch or a preferred read replica. A partition that does not
-  exist gets an error response, but the request still waits for the other partitions.
+- The response for a partition contains an error, a diverging epoch or a preferred read replica.
+  Missing partitions are an exception: the response contains an error for them, but the request
+  still waits for the other partitions.
 
 Otherwise, the broker responds when enough bytes are available or `max_wait_ms` has passed
-(`delayed_fetch`). `min_bytes` is limited to the maximum response size. `max_bytes` limits the
-response, and `partition_max_bytes` limits a partition. Regardless of these limits, the first batch
-of the first partition with records is returned in full (KIP-74). Partitions are read in the order
-of the request. In a session, partitions that returned records move to the end.
+(`delayed_fetch`). `min_bytes` is limited to the maximum response size. `max_bytes` limits the size
+of the response, and `partition_max_bytes` limits the size of the records of each partition.
+Regardless of these limits, the first batch of the first partition with records is returned in full
+(KIP-74). Partitions are read in the order of the request. In a session, partitions that returned
+records move to the end of the session's order.
 
 A request with session epoch 0 creates a fetch session (KIP-227, version 7, `fetch_contexts`). Later
-requests contain only added and removed partitions, and responses contain only changes. The session
-epoch -1 closes the session.
+requests contain only added and removed partitions, and responses contain only changes. A request
+with session epoch -1 closes the session.
 
 Consumers read up to the high watermark or, with read_committed, up to the last stable offset. The
 response contains the aborted transactions in the returned offset range, so that the client can skip

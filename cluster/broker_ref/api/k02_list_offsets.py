@@ -12,10 +12,10 @@ later one, or -1 if there is none. Negative timestamps are constants:
 - -6: the earliest offset that is pending upload (from version 11 on), which is always -1
 
 Other constants, and constants that require a later version, are rejected with UNSUPPORTED_VERSION.
-A partition that occurs more than once in a request gets one INVALID_REQUEST response. The broker
-checks the client's leader epoch, and returns the leader epoch of the offset (version 4, KIP-320).
-Replicas can read all records up to the log end offset. Their `replica_id` is a broker id, or -2 for
-debugging. Followers also serve requests with the `replica_id` -2.
+The response contains one INVALID_REQUEST error for a partition that is repeated in the request. The
+broker checks the client's leader epoch, and returns the leader epoch of the offset (version 4,
+KIP-320). Replicas can read all records up to the log end offset. Their `replica_id` is a broker id,
+or -2 for debugging. Followers also serve requests with the `replica_id` -2.
 
 A new leader rejects some requests from consumers while its high watermark is below the start of its
 leader epoch. During this time, a request for the latest offset, or for a timestamp without a
@@ -63,7 +63,7 @@ FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition and a timestamp. Negative timestamps are constants, such as -1 (latest)."""
+    """A partition and a timestamp. Negative timestamps are special values, such as -1 (latest)."""
 
     partition_index: int
     timestamp: int
@@ -216,7 +216,10 @@ def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _require_known_end(partition: Partition, request: ListOffsetsRequest) -> None:
-    """Reject consumers if the high watermark is below the start of the leader epoch (KIP-207)."""
+    """Reject a consumer's request if the high watermark is too low (KIP-207).
+
+    The high watermark must have reached the start offset of the current leader epoch.
+    """
     if request.replica_id != CONSUMER_REPLICA_ID or not partition.is_leader:
         return
     epoch, start_offset = partition.log.leader_epochs.entries[-1]

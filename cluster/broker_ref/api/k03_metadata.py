@@ -4,12 +4,12 @@ If `topics` is null (or empty in version 0), the broker describes all topics. Th
 missing topic if both `auto.create.topics.enable` and the request allow it. As in Kafka, the
 response still contains UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Topic ids are used in
 responses from version 10 on (KIP-516) and in requests from version 12 on. The error for an unknown
-topic id is UNKNOWN_TOPIC_ID. If the leader does not have the client's listener, the error is
-LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on unavailable brokers, and
-returns REPLICA_NOT_AVAILABLE if replicas are omitted. If all topics are requested, topics that the
-client may not describe are omitted. Otherwise, such topics get TOPIC_AUTHORIZATION_FAILED, even if
-they do not exist. Authorized operations are returned on request (version 8, KIP-430). Source:
-`kafka.server.KafkaApis.handleTopicMetadataRequest`.
+topic id is UNKNOWN_TOPIC_ID. If the leader does not have the listener to which the client is
+connected, the error is LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on
+unavailable brokers, and returns REPLICA_NOT_AVAILABLE if replicas are omitted. If all topics are
+requested, topics that the client may not describe are omitted. Otherwise, the error for such topics
+is TOPIC_AUTHORIZATION_FAILED, even if they do not exist. Authorized operations are returned on
+request (version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIRST_VERSION_WITH_UNAVAILABLE_REPLICAS: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic to describe. It is identified by id if the name is None."""
+    """A topic to describe. If the name is None, the topic is identified by its id."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -151,7 +151,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _is_allowed(topic: RequestedTopic, version: int) -> bool:
-    """Return whether the topic is identified only by name or the version supports topic ids."""
+    """Return whether the request version supports topic ids or the topic has only a name."""
     return version >= FIRST_VERSION_BY_TOPIC_ID or (
         topic.name is not None and topic.topic_id == ZERO_UUID
     )

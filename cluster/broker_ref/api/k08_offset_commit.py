@@ -2,19 +2,19 @@
 
 A client that is not a member of the group commits with generation -1, which is allowed only if the
 group has no members. A member commits with its member id and generation. Invalid values are
-rejected with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. A member without an
-assignment gets REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it does not
-exist. If a member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND, or
-ILLEGAL_GENERATION before version 9. From version 9 on, a member of a consumer group sends its
+rejected with UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or FENCED_INSTANCE_ID. The error for a member
+without an assignment is REBALANCE_IN_PROGRESS. A commit with generation -1 creates the group if it
+does not exist. If a member commits to a group that does not exist, the error is GROUP_ID_NOT_FOUND,
+or ILLEGAL_GENERATION before version 9. From version 9 on, a member of a consumer group sends its
 epoch. An outdated epoch is rejected with STALE_MEMBER_EPOCH, unless the member has owned the
 partitions since that epoch (KIP-848, KIP-1251).
 
-Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from version 10 on,
-because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned if the metadata is
-longer than `offset.metadata.max.bytes`. These errors do not affect the other offsets in the
-request. The broker responds when the offsets have been replicated to all in-sync replicas of the
-offsets partition. The retention time in requests of versions 2 to 4 applies only to the offsets in
-the request. Source: `kafka.server.KafkaApis.handleOffsetCommitRequest`.
+The error for a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID
+from version 10 on, because these requests contain topic ids. OFFSET_METADATA_TOO_LARGE is returned
+if the metadata is longer than `offset.metadata.max.bytes`. These errors do not affect the other
+offsets in the request. The broker responds when the offsets have been replicated to all in-sync
+replicas of the offsets partition. The retention time in versions 2 to 4 applies only to the offsets
+in the request. Source: `kafka.server.KafkaApis.handleOffsetCommitRequest`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """OffsetFetch (9), versions 1 to 10: committed offsets of groups.
 
 A request contains one group up to version 7, and several groups from version 8 on (KIP-709). If
-`topics` is null (from version 2 on), all offsets of the group are returned. A partition without a
-committed offset gets offset -1 and no error, even if the group does not exist. Only offsets that
-have been replicated to all in-sync replicas are returned.
+`topics` is null (from version 2 on), all offsets of the group are returned. For a partition without
+a committed offset, the broker returns offset -1 and no error, even if the group does not exist.
+Only offsets that have been replicated to all in-sync replicas are returned.
 
 With `require_stable` (version 7, KIP-447), the broker reads the latest offsets in its log when the
 request arrives. Before it responds, it waits until the records that are already in the group's
 partition of `__consumer_offsets` are replicated, including the records of other groups. It waits at
 most `offsets.commit.timeout.ms`. The broker returns NOT_COORDINATOR if the wait times out or the
 broker loses leadership. Clients then look up the coordinator again. The lookup is necessary because
-another broker may already be the coordinator. A partition with a pending offset of an open
-transaction gets UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the broker returns the last
+another broker may already be the coordinator. The error for a partition with a pending offset from
+an open transaction is UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the broker returns the last
 replicated offset that was committed before the transaction.
 
 If a member of a consumer group sends an epoch other than its current epoch, the error is
@@ -66,7 +66,7 @@ class RequestedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest:
-    """An OffsetFetch request for one group, or for `groups` from version 8 on."""
+    """An OffsetFetch request for one group. From version 8 on, it contains `groups` instead."""
 
     group_id: str = ""
     topics: tuple[RequestedTopic, ...] | None = None
@@ -131,7 +131,7 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """A request that waits until the last write to each group's partition is replicated.
+    """A request that waits until the last write to each group's offsets partition is replicated.
 
     `groups` contains the offsets that were in the broker's log when the request arrived.
     """
@@ -150,7 +150,7 @@ class DelayedOffsetFetch:
     def expire(self, now_ms: int) -> OffsetFetchResponse:
         """Return the offsets of the groups whose last write has been replicated.
 
-        The other groups get an error.
+        The response contains an error for each of the other groups.
         """
         del now_ms
         return _response(self.call, self.request, [self._replicated(each) for each in self.groups])

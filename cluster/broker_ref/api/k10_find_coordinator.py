@@ -2,10 +2,11 @@
 
 The coordinator of a key is the leader of the key's partition of `__consumer_offsets` or
 `__transaction_state`. If this topic does not exist, the broker requests its creation and returns
-COORDINATOR_NOT_AVAILABLE. Clients then retry. If there are fewer brokers than required replicas,
-the topic is not created, as in Kafka, and the error message and the broker's log contain the
-reason. From version 4 on, a request can contain several keys (KIP-699). Unknown key types are
-rejected with INVALID_REQUEST. Source: `kafka.server.KafkaApis.handleFindCoordinatorRequest`.
+COORDINATOR_NOT_AVAILABLE. Clients then retry. If there are fewer brokers than the replication
+factor requires, the topic is not created, as in Kafka, and the error message and the broker's log
+contain the reason. From version 4 on, a request can contain several keys (KIP-699). Unknown key
+types are rejected with INVALID_REQUEST. Source:
+`kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _RESOURCE_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """A FindCoordinator request for one key, or for `coordinator_keys` from version 4 on."""
+    """A FindCoordinator request.
+
+    It contains `key` up to version 3, and `coordinator_keys` from version 4 on.
+    """
 
     key: str = ""
     key_type: int = GROUP
@@ -56,7 +60,10 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """A FindCoordinator response with one coordinator, or with `coordinators` from version 4 on."""
+    """A FindCoordinator response.
+
+    It contains one coordinator up to version 3, and `coordinators` from version 4 on.
+    """
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None

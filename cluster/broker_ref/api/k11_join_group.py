@@ -1,10 +1,10 @@
 """JoinGroup (11), versions 0 to 9: join a group or its next generation.
 
-A member without a member id gets a new id. From version 4 on, the broker returns the id with
-MEMBER_ID_REQUIRED, and the member rejoins with this id (KIP-394). A static member has an instance
-id (version 5, KIP-345) and replaces the previous member with the same instance id. The broker
-responds when all members have joined or the rebalance timeout has passed. Only the leader receives
-the list of members. The first rebalance of an empty group waits for
+A member that joins without a member id is assigned a new id. From version 4 on, the broker returns
+the id with MEMBER_ID_REQUIRED, and the member rejoins with this id (KIP-394). A static member has
+an instance id (version 5, KIP-345) and replaces the previous member with the same instance id. The
+broker responds when all members have joined or the rebalance timeout has passed. Only the leader
+receives the list of members. The first rebalance of an empty group waits for
 `group.initial.rebalance.delay.ms` (KIP-134). In version 0, the session timeout is used as the
 rebalance timeout. From version 9 on, a static leader that rejoins a stable group without its member
 id is instructed to skip the assignment (KIP-814).

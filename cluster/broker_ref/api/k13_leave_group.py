@@ -1,9 +1,9 @@
 """LeaveGroup (13), versions 0 to 5: remove members from a group and start a rebalance.
 
-A request removes one member up to version 2, and several members from version 3 on (KIP-345). From
-version 3 on, an administrator can remove a static member by its instance id without its member id.
-Each member has its own error code (UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID). Source:
-`kafka.server.KafkaApis.handleLeaveGroupRequest`.
+Up to version 2, a request removes one member. From version 3 on, it can remove several members
+(KIP-345). An administrator can then also remove a static member by its instance id, without its
+member id. The response contains an error code for each member (UNKNOWN_MEMBER_ID or
+FENCED_INSTANCE_ID). Source: `kafka.server.KafkaApis.handleLeaveGroupRequest`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest:
-    """A LeaveGroup request for `member_id`, or for `members` from version 3 on."""
+    """A LeaveGroup request.
+
+    It contains `member_id` up to version 2, and `members` from version 3 on.
+    """
 
     group_id: str
     member_id: str = ""

@@ -1,10 +1,10 @@
 """SyncGroup (14), versions 0 to 5: distribute the leader's assignments to all members.
 
 Members wait until the leader has sent the assignments and the replicas of `__consumer_offsets` have
-stored them. In a stable group, a member gets its current assignment immediately. The error is
+stored them. In a stable group, a member receives its current assignment immediately. The error is
 REBALANCE_IN_PROGRESS if another rebalance starts during the wait. From version 5 on, the protocol
-type and name must match those of the group (otherwise INCONSISTENT_GROUP_PROTOCOL, KIP-559).
-Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
+type and name must match those of the group (KIP-559). Otherwise, the error is
+INCONSISTENT_GROUP_PROTOCOL. Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
 """
 
 from __future__ import annotations

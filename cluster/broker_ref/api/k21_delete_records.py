@@ -110,7 +110,7 @@ class DelayedDeleteRecords:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
-        """Return the response. Partitions without a final response get REQUEST_TIMED_OUT."""
+        """Return the response, with REQUEST_TIMED_OUT for partitions without a final response."""
         self.try_complete(now_ms)
         for status in self._all_statuses():
             if status.partition is not None:
@@ -138,7 +138,7 @@ class DelayedDeleteRecords:
 
 
 def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
-    """Advance and persist the log start offsets, then wait for the followers."""
+    """Advance and persist the log start offsets, then wait for the low watermarks."""
     delayed = DelayedDeleteRecords(
         topics=tuple(
             (
@@ -184,7 +184,7 @@ def _delete(
 def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
     """Reject internal topics.
 
-    As in Kafka, an unknown partition of an internal topic is not rejected here.
+    As in Kafka, this function does not reject an unknown partition of an internal topic.
     """
     known = broker.metadata.topics.get(topic)
     if known is not None and known.is_internal and index in known.partitions:

@@ -66,7 +66,7 @@ class InitProducerIdResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedProducerId:
-    """An InitProducerId request that is waiting until the broker has producer ids."""
+    """An InitProducerId request that is waiting until the controller allocates producer ids."""
 
     producer_ids: ProducerIdManager
 

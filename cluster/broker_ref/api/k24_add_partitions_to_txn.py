@@ -5,12 +5,12 @@ on, brokers send it for several transactions (KIP-890). With `verify_only`, the 
 whether the transaction contains the partitions and returns NONE or TRANSACTION_ABORTABLE for each
 partition. Otherwise, it adds the partitions.
 
-Either all partitions of a transaction are added, or none are. The valid partitions of a transaction
-get OPERATION_NOT_ATTEMPTED if another partition does not exist (UNKNOWN_TOPIC_OR_PARTITION) or if a
-client adds an internal topic (TOPIC_AUTHORIZATION_FAILED). The broker responds when all in-sync
-replicas of the coordinator's partition have replicated the change. Before version 2,
-PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
-`kafka.server.KafkaApis.handleAddPartitionsToTxnRequest`.
+Either all partitions of a transaction are added, or none are. The error for the valid partitions of
+a transaction is OPERATION_NOT_ATTEMPTED if another partition does not exist
+(UNKNOWN_TOPIC_OR_PARTITION) or if a client adds an internal topic (TOPIC_AUTHORIZATION_FAILED). The
+broker responds when all in-sync replicas of the `__transaction_state` partition have replicated the
+updated transaction. Before version 2, PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH.
+Source: `kafka.server.KafkaApis.handleAddPartitionsToTxnRequest`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Codes = Mapping[PartitionKey, ErrorCode]
 class Addition:
     """The requested partitions of a transaction, with their error codes in `codes`.
 
-    If `reply` is set, its error code applies to all partitions instead.
+    If `reply` is set, its error code applies to all partitions, and `codes` is not used.
     """
 
     transactional_id: str
@@ -115,7 +115,7 @@ class DelayedAdditions:
         The coordinator completes every write, so the wait cannot expire.
         """
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms. The partitions had not been added."
+            f"A wait without a deadline expired at {now_ms} ms, before the partitions were added."
         )
 
 

@@ -1,9 +1,10 @@
 """AddOffsetsToTxn (25), versions 0 to 4: add the offsets of a group to a transaction.
 
 The coordinator adds the group's partition of `__consumer_offsets` to the transaction. It does not
-check whether the group exists. The broker responds when all in-sync replicas of the coordinator's
-partition have replicated the change. Before version 2, PRODUCER_FENCED is replaced with
-INVALID_PRODUCER_EPOCH. Source: `kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
+check whether the group exists. The broker responds when all in-sync replicas of the
+`__transaction_state` partition have replicated the updated transaction. Before version 2,
+PRODUCER_FENCED is replaced with INVALID_PRODUCER_EPOCH. Source:
+`kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ coordinator, which replies when it has applied or removed the offsets of the tra
 The errors for a partition are:
 
 - UNKNOWN_TOPIC_OR_PARTITION: this broker has no such partition.
-- NOT_LEADER_OR_FOLLOWER: another broker is the leader, or groups are being loaded. The sender
-  retries the request.
+- NOT_LEADER_OR_FOLLOWER: another broker is the leader, or the group coordinator is still loading
+  its groups. The sender retries the request.
 - TRANSACTION_COORDINATOR_FENCED: the coordinator epoch is too old.
 - INVALID_PRODUCER_EPOCH: the producer epoch is too old.
 
@@ -110,7 +110,7 @@ class DelayedMarkers:
         return None if waiting else _response(self.statuses)
 
     def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
-        """Return the response. Markers with an unknown outcome get REQUEST_TIMED_OUT."""
+        """Return the response, with REQUEST_TIMED_OUT for markers with an unknown outcome."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done

@@ -16,11 +16,11 @@ The group coordinator then checks the member. If the request contains a member i
 ILLEGAL_GENERATION, as in OffsetCommit. If the group does not exist, a request with a generation is
 rejected with ILLEGAL_GENERATION. Other commits succeed in any group state.
 
-Unlike in OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not
-exist. Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. OFFSET_METADATA_TOO_LARGE is
-returned if the metadata is longer than `offset.metadata.max.bytes`. Neither of these two errors
-affects the other offsets in the request. A fenced producer gets INVALID_PRODUCER_EPOCH. Source:
-`kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
+Unlike in OffsetCommit, the error is COORDINATOR_NOT_AVAILABLE if the offsets topic does not exist.
+The error for a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION.
+OFFSET_METADATA_TOO_LARGE is returned if the metadata is longer than `offset.metadata.max.bytes`.
+Neither of these two errors affects the other offsets in the request. The error for a fenced
+producer is INVALID_PRODUCER_EPOCH. Source: `kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class TxnOffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedCommit:
-    """A validated request.
+    """A validated TxnOffsetCommit request.
 
     `offsets` contains the offsets to store. `rejected` contains the error codes of partitions that
     do not exist or that the client may not read. `too_large` contains the partitions whose metadata
@@ -138,7 +138,7 @@ class ValidatedCommit:
     too_large: frozenset[TopicPartition]
 
     def append(self, guard: VerificationGuard | None, now_ms: int) -> object:
-        """Store the offsets and return the response, or a `Wait` until they are stored."""
+        """Store the offsets. Return the response, or a `Wait` if the write is still pending."""
         request = self.request
         committer = Committer(
             member_id=request.member_id,
@@ -229,7 +229,7 @@ class DelayedVerification:
     def expire(self, now_ms: int) -> object:
         """Raise AssertionError, because every verification completes and the wait cannot expire."""
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms. The coordinator had not replied."
+            f"A wait without a deadline expired at {now_ms} ms, before the coordinator replied."
         )
 
 

@@ -1,14 +1,14 @@
 """DescribeConfigs (32), versions 1 to 4: the configs of all types of resources.
 
 The broker returns all configs of a resource, or only the requested configs. Unknown config names
-are omitted. With `include_synonyms`, the response also contains values of lower precedence
-(KIP-226). From version 3 on, it contains types and, if requested, documentation (KIP-569). The
-error for a topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION. The id of another broker and an
-empty group or subscription name are rejected with INVALID_REQUEST. If a resource type is unknown,
-the whole request fails. A repeated resource is described once, with all requested configs. An empty
-broker name requests the dynamic configs of all brokers. Groups and client metrics subscriptions
-need not exist. The values of sensitive configs (keys and passwords) are null. Source:
-`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
+are omitted. With `include_synonyms`, the response also contains values with lower precedence
+(KIP-226). From version 3 on, it contains the type of each config and, if requested, its
+documentation (KIP-569). The error for a topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION.
+The id of another broker and an empty group or subscription name are rejected with INVALID_REQUEST.
+If a resource type is unknown, the whole request fails. A repeated resource is described once, with
+all requested configs. An empty broker name requests the dynamic configs of all brokers. Groups and
+client metrics subscriptions need not exist. The values of sensitive configs (keys and passwords)
+are null. Source: `kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _describe(
             _check_is_not_empty(name, "group")
             own = broker.metadata.configs(ConfigResourceType.GROUP, name)
             return describe_group_configs(broker.configs.levels, own)
-    raise AssertionError(f"the type {resource.resource_type} is not in _KNOWN_TYPES")
+    raise AssertionError(f"the resource type {resource.resource_type} is not in _KNOWN_TYPES")
 
 
 def _check_is_this_broker(broker: Broker, name: str) -> None:

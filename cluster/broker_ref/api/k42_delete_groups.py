@@ -1,10 +1,10 @@
 """DeleteGroups (42), versions 0 to 2: delete empty groups and their offsets (KIP-229).
 
 The error is NON_EMPTY_GROUP for a group with members, and GROUP_ID_NOT_FOUND for a group that does
-not exist. A group that is repeated in the request gets only one result. Pending offsets of open
-transactions do not prevent the deletion. They are deleted with the group, and the transaction
-marker does not restore them. The broker responds when all in-sync replicas have replicated the
-deletions. Source: `kafka.server.KafkaApis.handleDeleteGroupsRequest`.
+not exist. The response contains only one result for a group that is repeated in the request.
+Pending offsets of open transactions do not prevent the deletion. They are deleted with the group,
+and the transaction marker does not restore them. The broker responds when all in-sync replicas have
+replicated the deletions. Source: `kafka.server.KafkaApis.handleDeleteGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DeleteGroupsResponse:
 class DelayedDeletion:
     """A DeleteGroups request that is waiting for the coordinator's replies.
 
-    `unauthorized` contains the groups that the client may not delete.
+    `unauthorized` contains the groups that the client is not authorized to delete.
     """
 
     replies: dict[str, Reply[ErrorCode]]
@@ -73,7 +73,7 @@ class DelayedDeletion:
         The coordinator completes every write, so the wait cannot expire.
         """
         raise AssertionError(
-            f"A wait without a deadline expired at {now_ms} ms. The groups had not been deleted."
+            f"A wait without a deadline expired at {now_ms} ms, before the groups were deleted."
         )
 
 

@@ -1,6 +1,6 @@
 """OffsetDelete (47), version 0: delete committed offsets of a group (KIP-496).
 
-A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to its topic, and
+The error for a partition is GROUP_SUBSCRIBED_TO_TOPIC if a member is subscribed to its topic, and
 UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. Deleting an offset that was never
 committed succeeds. Pending offsets of an open transaction are also deleted, and the transaction
 marker does not restore them. The whole request fails with one of these errors:

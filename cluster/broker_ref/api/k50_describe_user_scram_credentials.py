@@ -1,6 +1,6 @@
 """DescribeUserScramCredentials (50), version 0: the SCRAM mechanisms of users (KIP-554).
 
-If `users` is null or empty, the broker describes all users. Each user has its own error:
+If `users` is null or empty, the broker describes all users. The error for a user is
 RESOURCE_NOT_FOUND if the user has no credential, and DUPLICATE_RESOURCE if the request contains the
 user more than once. Source: `org.apache.kafka.image.ScramImage.describe`.
 """

@@ -1,8 +1,8 @@
 """DescribeTransactions (65), version 0: the state of transactional ids (KIP-664).
 
 The response contains the state, producer, timeout and start time of each transactional id, and the
-partitions of its transaction that do not yet have a marker. The error is TRANSACTIONAL_ID_NOT_FOUND
-for an unknown id, and INVALID_REQUEST for an empty id. Source:
+partitions of its transaction to which no marker has been written yet. The error is
+TRANSACTIONAL_ID_NOT_FOUND for an unknown id, and INVALID_REQUEST for an empty id. Source:
 `kafka.server.KafkaApis.handleDescribeTransactionsRequest`.
 """
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (68), versions 0 and 1: join a consumer group, and get an assignment.
+"""ConsumerGroupHeartbeat (68), versions 0 and 1: join a consumer group and receive an assignment.
 
 A member joins with epoch 0 and leaves with epoch -1. A static member that is going to rejoin leaves
 with epoch -2. All other heartbeats contain the member's epoch. If the member's owned partitions

@@ -1,10 +1,10 @@
 """ConsumerGroupDescribe (69), versions 0 and 1: consumer groups with their members.
 
-The response contains the epochs of a group, and the current and the target assignment of its
-members. From version 1 on, it also contains the protocol of each member (KIP-1099). A group that
-does not exist or that is a classic group gets GROUP_ID_NOT_FOUND. If the client may not describe a
-topic that is assigned to a member, the group gets TOPIC_AUTHORIZATION_FAILED. Source: KIP-848;
-`kafka.server.KafkaApis.handleConsumerGroupDescribe`.
+The response contains the epochs of a group, and the current and target assignments of its members.
+From version 1 on, it also contains the protocol of each member (KIP-1099). The error is
+GROUP_ID_NOT_FOUND for a group that does not exist and for a classic group. The error is
+TOPIC_AUTHORIZATION_FAILED if a topic is assigned to a member and the client may not describe this
+topic. Source: KIP-848; `kafka.server.KafkaApis.handleConsumerGroupDescribe`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""DescribeTopicPartitions (75), version 0: topics and their partitions in pages (KIP-966).
+"""DescribeTopicPartitions (75), version 0: one page of topics and partitions (KIP-966).
 
 Topics are sorted by name. An empty list of topics requests all topics, and a repeated name is
 described once. The number of partitions in a response is limited by `response_partition_limit` and
 `max.request.partition.size.limit`, but the limit is at least one. `next_cursor` is the first
-partition of the next page. All topics get INVALID_REQUEST if the cursor's partition is negative, or
-if the request contains topics but not the cursor's topic.
+partition of the next page. The error for all topics is INVALID_REQUEST if the cursor's partition is
+negative, or if the request contains topics but not the cursor's topic.
 
-A requested topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if
-its name is invalid. Topics are never created. A partition without a leader is not an error. A topic
-that the client may not describe gets TOPIC_AUTHORIZATION_FAILED if it was requested by name. Such a
-topic does not count toward the limit. Source:
+The error for a requested topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION, or
+INVALID_TOPIC_EXCEPTION if its name is invalid. Topics are never created. A partition without a
+leader is not an error. The error is TOPIC_AUTHORIZATION_FAILED if a topic was requested by name and
+the client may not describe it. Such a topic does not count toward the limit. Source:
 `kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
 

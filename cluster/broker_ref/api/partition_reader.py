@@ -1,8 +1,8 @@
 """Reads one partition for a Fetch request.
 
-Purpose: apply the different read rules for consumers and followers. The fetch state of a follower
-is updated only after a read has shown that the fetch offset is valid. Invariant: a request updates
-the fetch state at most once, before the request waits for more bytes. Source:
+Different rules apply to reads by consumers and reads by followers. The fetch state of a follower is
+updated only after a read has shown that the fetch offset is valid. Invariant: a request updates the
+fetch state at most once, before the request waits for more bytes. Source:
 `kafka.server.ReplicaManager.readFromLog` and `kafka.cluster.Partition.fetchRecords`.
 """
 
@@ -86,12 +86,12 @@ class PartitionReader:
         return self.auth.allows(AclOperation.READ, ResourceType.TOPIC, topic)
 
     def locate(self, cached: CachedPartition) -> Partition:
-        """Return the partition.
+        """Return the partition to read.
 
         Before version 11, consumers can read only from leaders. Followers always read from leaders.
 
-        Raises: ApiError if this broker cannot serve the partition or the leader epoch does not
-        match.
+        Raises: ApiError if this broker cannot serve the partition or the leader epoch in the
+        request does not match.
         """
         assert cached.topic is not None
         requested = cached.requested
@@ -100,7 +100,7 @@ class PartitionReader:
             raise ApiError(
                 ErrorCode.inconsistent_topic_id,
                 f"The topic id of {cached.topic}-{requested.partition} is "
-                f"{partition.metadata.topic_id}, but the fetch uses the topic id "
+                f"{partition.metadata.topic_id}, but the client uses the topic id "
                 f"{cached.topic_id}. Start a new fetch session.",
             )
         if self.is_follower:

@@ -45,7 +45,7 @@ def printed_topic_configs(
 ) -> tuple[DescribedConfig, ...]:
     """Return all configs of a topic. Each value is parsed and printed as in Kafka.
 
-    The values of synonyms from broker configs are returned as they were set.
+    The values of synonyms from broker configs are returned unchanged.
     """
     return tuple(
         replace(

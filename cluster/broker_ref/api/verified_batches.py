@@ -1,9 +1,9 @@
 """Verifies transactional batches with the transaction coordinator before the append (KIP-890).
 
-Purpose: find the partitions of a Produce request in which the producer has no open transaction.
-Verify these partitions with one request to the coordinator, and store the result for each batch.
-Invariants: nothing is appended while a batch is waiting, and the append immediately follows the
-coordinator's reply. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
+If the producer has no open transaction in some partitions of a Produce request, one request to the
+coordinator verifies these partitions. The result is stored for each batch. Invariants: nothing is
+appended while a batch is waiting, and the append immediately follows the coordinator's reply.
+Source: `kafka.server.ReplicaManager.handleProduceAppend` and
 `maybeSendPartitionsToTransactionCoordinator`.
 """
 
@@ -41,7 +41,7 @@ _RETRIABLE: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class VerifiedBatch:
-    """A transactional batch, with the guard and the error from its verification, if any."""
+    """A transactional batch, with its verification guard and its verification error, if any."""
 
     key: PartitionKey
     header: BatchHeader

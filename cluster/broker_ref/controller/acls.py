@@ -45,7 +45,7 @@ def deleted_acls(
 ) -> tuple[list[MetadataRecord], list[tuple[Acl, ...] | ApiError]]:
     """Return the records that remove the matching ACLs, and the result for each filter.
 
-    The result for a filter consists of the matching ACLs, or is an error.
+    The result for a filter contains either the matching ACLs or an error.
     """
     outcomes: list[tuple[Acl, ...] | ApiError] = []
     removed: dict[MetadataRecord, None] = {}

@@ -16,8 +16,8 @@ The checks run in this order (`ReplicationControlManager.validateAlterPartitionD
 | RECOVERING, but the partition is RECOVERED                         | INVALID_REQUEST            |
 | a member is fenced, shutting down or has the wrong broker epoch    | INELIGIBLE_REPLICA         |
 
-Purpose: check a proposal and create the resulting record, which can complete a reassignment. A
-rejected proposal has no effect.
+A valid proposal results in a record, which can complete a reassignment. A rejected proposal has no
+effect.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def checked_partition(metadata: ClusterMetadata, proposal: IsrProposal) -> Parti
         raise ApiError(
             error,
             f"The proposed ISR of {topic.name}-{proposal.partition} was rejected "
-            f"with {error.name}.",
+            f"with the error code {error.name}.",
         )
     return partition
 

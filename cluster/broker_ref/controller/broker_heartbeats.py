@@ -5,10 +5,9 @@ fenced, and the heartbeat response instructs it to shut down. The controller fen
 broker that sends no heartbeat for `broker.session.timeout.ms`. When the controller restarts, the
 sessions of unfenced brokers restart.
 
-Purpose: track heartbeats, which the metadata does not contain, and determine broker states.
-Invariant: a heartbeat is rejected with STALE_BROKER_EPOCH if its broker epoch is not the registered
-epoch. A callback reports whether a broker leads partitions. Source: `ClusterControlManager` and
-`BrokerHeartbeatManager`.
+This module tracks heartbeats, because the metadata does not contain them. Invariant: a heartbeat is
+rejected with STALE_BROKER_EPOCH if its broker epoch is not the registered epoch. A callback reports
+whether a broker leads partitions. Source: `ClusterControlManager` and `BrokerHeartbeatManager`.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ TRANSITIONS: Final = MappingProxyType(
 class Registration:
     """A registration request from a broker.
 
-    `host` and `port` are the address that other brokers use. `previous_broker_epoch` is the broker
+    `host` and `port` form the address that other brokers use. `previous_broker_epoch` is the broker
     epoch at the last shutdown, or -1 if that shutdown was not clean.
     """
 
@@ -217,7 +216,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = None
 
     def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
-        """Store the metadata offset that active brokers must reach before this broker can stop.
+        """Store the metadata offset that active brokers must reach before a broker can stop.
 
         Only the first call during a controlled shutdown has an effect.
         """

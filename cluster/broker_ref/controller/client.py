@@ -1,7 +1,7 @@
 """The client that a broker uses to send requests to the controller.
 
-Purpose: send requests through an `Outbox`. Requests with different purposes use separate channels,
-so a long poll does not delay other requests. The invariants of `Outbox.send` apply.
+The client sends requests through an `Outbox`, with a separate channel for each kind of request, so
+a long poll does not delay other requests. The invariants of `Outbox.send` apply.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ControllerClient:
         on_failure: Callable[[str], None],
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Send a request with `Outbox.send`. Each `purpose` has its own channel."""
+        """Send a request with `Outbox.send`, using a separate channel for each `purpose`."""
         self.outbox.send(
             Channel(node_id=CONTROLLER_ID, host=self.host, port=self.port, purpose=purpose),
             api_key=api_key,

@@ -7,13 +7,13 @@
 | APPEND    | adds the elements that the list does not contain (LIST configs)   |
 | SUBTRACT  | removes the elements from the list (LIST configs)                 |
 
-Purpose: create the records that change configs. IncrementalAlterConfigs (KIP-339) changes
-individual configs. The older AlterConfigs replaces all configs and removes those that the request
-does not contain. Invariants: the resulting configs of a resource are validated together, and either
-all changes to a resource are applied, or none are. A broker validates changes to its own configs
-before it forwards the request. The controller validates only the values. It must validate them
-because clients can also send requests directly to the controller. Sources:
-`ConfigurationControlManager`, `ControllerConfigurationValidator`.
+IncrementalAlterConfigs (KIP-339) changes individual configs. The deprecated AlterConfigs replaces
+all configs of a resource, and removes the configs that the request does not contain. Invariants:
+the resulting configs of a resource are validated together, and either all changes to a resource are
+applied, or none are. A broker validates changes to its own configs before it forwards the request.
+The controller validates only the values. It must validate them because clients can also send
+requests directly to the controller. Sources: `ConfigurationControlManager`,
+`ControllerConfigurationValidator`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A resource with configs. The cluster-wide broker defaults have an empty name."""
+    """A resource with configs. For the cluster-wide broker defaults, the name is empty."""
 
     type: ConfigResourceType
     name: str
@@ -77,7 +77,7 @@ def incremental_changes(
 ) -> list[ConfigRecord]:
     """Return the records for incremental changes (`incrementalAlterConfigs`).
 
-    Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST, or the error code of a missing resource).
+    Raises: ApiError (INVALID_CONFIG, INVALID_REQUEST, or the error code for a missing resource).
     """
     _check_resource_name(resource)
     current = metadata.configs(resource.type, resource.name)
@@ -161,7 +161,7 @@ def _records(
     *,
     named: Collection[str],
 ) -> list[ConfigRecord]:
-    """Return the records for the changes.
+    """Return the records that change the configs of a resource.
 
     `requested` contains all configs of the resource after the change. `named` contains the config
     names in the request.

@@ -1,6 +1,6 @@
 """The controller, which manages brokers, topics, leaders and producer ids.
 
-Purpose: write each change as metadata records. The controller appends the records to the journal,
+The controller writes each change as metadata records. It appends the records to the journal,
 applies them to the metadata, retains them so that brokers can fetch them, and calls `on_change`.
 Invariants: the result of an operation is durable, an operation that raises ApiError has no effect,
 and an offset is never used for two records. Source: Kafka's `QuorumController`.
@@ -171,8 +171,8 @@ class Controller:
         """Return complete batches, starting with the record at `offset`.
 
         The result contains at least one batch unless `offset` is the end offset. If the batches are
-        no longer available or `offset` is in the middle of a commit, the result is None, and the
-        broker needs a snapshot.
+        no longer available, or if `offset` is neither the first offset of a batch nor the end
+        offset, the result is None, and the broker needs a snapshot.
         """
         if offset == self.metadata.end_offset:
             return b""
@@ -348,7 +348,7 @@ class Controller:
         *,
         may_change_factor: bool = True,
     ) -> list[ApiError | None]:
-        """Reassign each partition to its new replicas, or cancel its reassignment if they are None.
+        """Reassign each partition, or cancel its reassignment if the new replicas are None.
 
         Return the error or None for each partition. If `may_change_factor` is False, a change to
         the replication factor fails with INVALID_REPLICATION_FACTOR.
@@ -426,7 +426,7 @@ class Controller:
     def alter_configs(self, changes: Sequence[ConfigRecord], *, validate_only: bool) -> None:
         """Change the configs of several resources in one commit.
 
-        Raises: ApiError (POLICY_VIOLATION) if the commit would have too many records.
+        Raises: ApiError (POLICY_VIOLATION) if the commit would contain too many records.
         """
         records: list[MetadataRecord] = [*changes, *clearing_records(self.metadata, changes)]
         if len(records) > RECORDS_PER_USER_OPERATION_MAX:
@@ -614,7 +614,10 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Commit the records from `decide`. Return the error or None for each partition."""
+        """Commit the records that `decide` returns.
+
+        Return the error or None for each partition.
+        """
         outcomes: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:
@@ -649,7 +652,7 @@ class Controller:
         )
 
     def _defaults_of_topics(self) -> Mapping[str, str]:
-        """Return the default configs of topics, including the dynamic configs of all brokers."""
+        """Return the topic config defaults, including the dynamic cluster-wide defaults."""
         return {
             **self._topic_defaults,
             **self.metadata.configs(ConfigResourceType.BROKER, ""),

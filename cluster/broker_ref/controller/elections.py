@@ -14,13 +14,13 @@ empty, a clean election selects a leader from the ELR. If the ELR is also empty,
 elected when it becomes active. This election is unclean, but does not require
 `unclean.leader.election.enable`.
 
-Purpose: create the record that changes a partition to its target state, or no record if nothing
-changes (Kafka's `PartitionChangeBuilder`). Invariants: a leader is active and in the ISR. Only an
-unclean election can lose records. After an unclean election, the ISR contains only the new leader,
-the ELR is empty, and the recovery state is RECOVERING. A replica is never in both the ISR and the
-ELR. If the ELR is disabled, an ISR never becomes empty: its last member remains even if this member
-cannot lead. The leader epoch increases if the leader changes or a replica is removed, but not if
-only the ISR changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
+A change to a partition is written as one record, or as no record if the partition is already in its
+target state. Invariants: a leader is active and in the ISR. Only an unclean election can lose
+records. After an unclean election, the ISR contains only the new leader, the ELR is empty, and the
+recovery state is RECOVERING. A replica is never in both the ISR and the ELR. If the ELR is
+disabled, an ISR never becomes empty: its last member remains even if this member cannot lead. The
+leader epoch increases if the leader changes or a replica is removed, but not if only the ISR
+changes (metadata version 3.6 and later). Source: `PartitionChangeBuilder`,
 `PartitionReassignmentReplicas` and `ReplicationControlManager.generateLeaderAndIsrUpdates`.
 """
 
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def of(cls, partition: PartitionMetadata, *, isr: Replicas | None = None) -> Target:
-        """Return the partition's current state as a target. `isr`, if set, replaces the ISR."""
+        """Return a partition's current state as its target, with a new ISR if `isr` is set."""
         return cls(
             isr=partition.isr if isr is None else isr,
             replicas=partition.replicas,
@@ -87,8 +87,8 @@ def change_partition(
     """Return the record that elects a leader and changes `partition` to the target.
 
     `min_isr` is the effective `min.insync.replicas`, or None if eligible leader replicas are
-    disabled. `unclean_shutdown` is a broker that has restarted without a clean shutdown. Return
-    None if nothing changes.
+    disabled. `unclean_shutdown` is the id of a broker that has restarted without a clean shutdown.
+    Return None if nothing changes.
     """
     target = _complete_reassignment(target or Target.of(partition))
     elr = _eligible_replicas(partition, target, min_isr, unclean_shutdown)
@@ -139,8 +139,7 @@ def leader_and_isr_updates(
 
     `broker_to_remove` loses leadership and is removed from all ISRs, even if the broker is active
     in the metadata. `unclean_shutdown` is also removed from the ELR. `broker_to_add` can become a
-    leader.
-    `is_unclean_allowed` and `min_isr` are called with the name of the topic.
+    leader. The callbacks `is_unclean_allowed` and `min_isr` receive the name of the topic.
     """
     removed = {broker_to_remove, unclean_shutdown}
 

@@ -1,8 +1,8 @@
 """Features and the versions that a cluster has finalized.
 
-Purpose: define the supported feature versions, the defaults of a new cluster, and the valid
-updates. Invariant: every finalized version is supported. Version 0 means that the feature is not
-finalized. Source: KIP-584, KIP-1022; Kafka's `FeatureControlManager`.
+This module defines the supported feature versions, the default features of a new cluster, and the
+valid updates. Invariant: every finalized version is supported. Version 0 means that the feature is
+not finalized. Source: KIP-584, KIP-1022; Kafka's `FeatureControlManager`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FeatureUpdate:
 
 
 def initial_features(requested: Mapping[str, int]) -> list[FeatureLevelRecord]:
-    """Return the feature records of a new cluster. `requested` overrides `DEFAULT_FEATURES`.
+    """Return the feature records for a new cluster. `requested` overrides `DEFAULT_FEATURES`.
 
     Raises: ApiError (INVALID_UPDATE_VERSION) if a version is not supported.
     """

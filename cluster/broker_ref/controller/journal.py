@@ -1,7 +1,7 @@
 """The durable journal of cluster metadata.
 
-Purpose: store batches of records in order, before their changes become visible. A batch is either
-complete or absent.
+The journal stores batches of records in order, before the changes in these records become visible.
+A batch is either complete or absent.
 
 File format: the file starts with the magic bytes, followed by batches. Each batch starts with three
 big-endian fields of four bytes: the length of the payload, the CRC-32C of the payload, and the
@@ -93,7 +93,7 @@ class Journal:
             raise
 
     def rewrite(self, encoded: Iterable[bytes], *, end_offset: int) -> None:
-        """Replace the contents atomically with a snapshot that consists of these encoded records.
+        """Replace the contents atomically with a snapshot that consists of the encoded records.
 
         Raises: StorageError.
         """
@@ -136,8 +136,8 @@ class Journal:
             _batch_end(data, later) is not None for later in range(position + 1, len(data))
         ):
             raise CorruptJournalError(
-                f"{self._path} is corrupt at byte {position}. An incomplete write cannot be the "
-                "cause. Restore the file from a backup or start with an empty directory."
+                f"{self._path} is corrupt at byte {position}. The corruption was not caused by an "
+                "incomplete write. Restore the file from a backup or start with an empty directory."
             )
         if position < len(data):
             logger.warning("%s: removing an incomplete batch at byte %d", self._path, position)

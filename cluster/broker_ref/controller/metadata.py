@@ -1,9 +1,9 @@
 """The cluster metadata that results from the metadata records.
 
-Purpose: provide brokers, topics, partitions and configs to all handlers. The controller has its own
-instance, and each broker has a copy that it keeps up to date. Invariants: only `apply_commit` and
-`replace` change the metadata. The same records always result in the same metadata. Each record has
-an offset in the metadata log. Source: Kafka's `MetadataImage`.
+All handlers read brokers, topics, partitions and configs from this metadata. The controller has its
+own instance, and each broker has a copy that it keeps up to date. Invariants: only `apply_commit`
+and `replace` change the metadata. The same records always result in the same metadata. Each record
+has an offset in the metadata log. Source: Kafka's `MetadataImage`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _NO_BROKER: Final = -1
 class Broker:
     """A registered broker and its listeners.
 
-    `host` and `port` are the address that other brokers use. A fenced broker leads no partitions.
-    It is in an ISR only if it is the last member and eligible leader replicas are disabled.
+    `host` and `port` form the address that other brokers use. A fenced broker leads no partitions.
+    It remains in an ISR only if it is the last member and eligible leader replicas are disabled.
     """
 
     broker_id: int
@@ -234,7 +234,7 @@ class ClusterMetadata:
             yield from topic.partitions.values()
 
     def colliding_topic(self, name: str) -> str | None:
-        """Return the existing topic with the same metric name as `name`, if any."""
+        """Return the existing topic whose name collides with `name`, if any."""
         return self._by_metric_name.get(metric_name(name))
 
     def is_active(self, broker_id: int) -> bool:

@@ -1,9 +1,8 @@
 """The metadata log as record batches, which brokers fetch.
 
-Purpose: encode and decode batches of `__cluster_metadata`, for the controller and the brokers.
-Invariants: a batch contains exactly one commit, so brokers never apply only part of a commit. The
-base offset of a batch is the offset of its first metadata record. The value of each record is JSON.
-Source: KIP-595, KIP-630.
+This module encodes and decodes batches of `__cluster_metadata`. Invariants: a batch contains
+exactly one commit, so brokers never apply only part of a commit. The base offset of a batch is the
+offset of its first metadata record. The value of each record is JSON. Source: KIP-595, KIP-630.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Commits are immutable, so the brokers can share them.
 
 
 def encode_commit(base_offset: int, encoded: Iterable[bytes]) -> bytes:
-    """Encode a commit as one batch. `encoded` contains its encoded records and is not empty."""
+    """Encode a commit as one batch. `encoded` contains at least one encoded record."""
     return encode_batch(
         [Record(value=value) for value in encoded],
         base_offset=base_offset,

@@ -1,10 +1,10 @@
 """The rules for `min.insync.replicas` while eligible leader replicas are enabled (KIP-966).
 
-Purpose: ensure that the controller, which calculates the eligible replicas, and all leaders use the
-same value. Invariants: while the feature `eligible.leader.replicas.version` is finalized, the value
-is set in a cluster-wide dynamic config, this config is not removed, and no broker has its own
-value. During this time, a change to the value clears the eligible replicas of the affected topics.
-Source: Kafka's `ConfigurationControlManager`.
+The controller, which calculates the eligible replicas, and all leaders must use the same
+`min.insync.replicas`. Invariants: while the feature `eligible.leader.replicas.version` is
+finalized, the value is set in a cluster-wide dynamic config, this config is not removed, and no
+broker has its own value. During this time, a change to the value clears the eligible replicas of
+the affected topics. Source: Kafka's `ConfigurationControlManager`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _ALL_BROKERS = (ConfigResourceType.BROKER, "")
 def safety_records(metadata: ClusterMetadata, config: BrokerConfig) -> list[ConfigRecord]:
     """Return the records that must be written before eligible leader replicas are enabled.
 
-    The value in the controller's config becomes the cluster-wide value if no cluster-wide value is
-    set. The values of individual brokers are removed (`maybeGenerateElrSafetyRecords`).
+    If no cluster-wide `min.insync.replicas` is set, the value in the controller's config becomes
+    the cluster-wide value. The values of individual brokers are removed
+    (`maybeGenerateElrSafetyRecords`).
     """
     records = []
     if MIN_INSYNC_REPLICAS not in metadata.configs(*_ALL_BROKERS):

@@ -6,8 +6,8 @@ that are not target replicas. When the ISR contains all new replicas, `elections
 drops the removing replicas. If the number of replicas is reduced, the ISR must contain all target
 replicas. A reassignment completes immediately if it only drops or reorders in-sync replicas.
 
-Purpose: create the records that start and cancel reassignments. Invariant: a cancellation restores
-the previous replicas. Source: KIP-455, `PartitionReassignmentReplicas` and
+This module creates the records that start and cancel reassignments. Invariant: a cancellation
+restores the previous replicas. Source: KIP-455, `PartitionReassignmentReplicas` and
 `PartitionReassignmentRevert`.
 """
 
@@ -30,7 +30,10 @@ def reassignment(
     *,
     min_isr: int | None,
 ) -> PartitionChangeRecord | None:
-    """Return the record that starts a reassignment of the partition to valid `replicas`."""
+    """Return the record that starts a reassignment of the partition to `replicas`.
+
+    The caller must validate `replicas`.
+    """
     removing = tuple(sorted(set(partition.replicas) - set(replicas)))
     adding = tuple(sorted(set(replicas) - set(partition.replicas)))
     return change_partition(

@@ -1,7 +1,7 @@
 """The records of cluster metadata, named as in Kafka's metadata log.
 
-Purpose: define typed records and encode them as JSON, so that standard tools can read a journal.
-Invariant: `decode_record` is the inverse of `encode_record`.
+The records are typed and are encoded as JSON, so that standard tools can read a journal. Invariant:
+`decode_record` is the inverse of `encode_record`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class UnreadableRecordError(Exception):
 class RegisterBrokerRecord:
     """The registration of a broker with its listeners.
 
-    `host` and `port` are the address that other brokers use. In records without `listeners`, this
-    address is the only one. A broker gets a new `incarnation_id` and a higher `broker_epoch` each
-    time it starts.
+    `host` and `port` form the address that other brokers use. In records without `listeners`, this
+    is the broker's only address. A broker has a new `incarnation_id` and a higher `broker_epoch`
+    each time it starts.
     """
 
     broker_id: int
@@ -91,7 +91,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """A change to a partition. None means no change.
+    """A change to a partition. Fields that are None do not change.
 
     The record increases the partition epoch. If `leader` is set, it also increases the leader
     epoch, even if the leader does not change.

@@ -1,9 +1,9 @@
 """Places the replicas of new partitions on brokers.
 
-Purpose: distribute leaders and followers evenly across racks, and across the brokers in a rack
-(Kafka's `StripedReplicaPlacer`). The replicas of each partition start one broker after the replicas
-of the previous partition. A fenced broker is used only if no other broker is left in its rack, and
-never for the first replica. Invariant: a broker has at most one replica of a partition.
+Leaders and followers are distributed evenly across racks, and across the brokers in a rack (Kafka's
+`StripedReplicaPlacer`). The replicas of each partition start one broker after the replicas of the
+previous partition. A fenced broker is used only if no other broker is left in its rack, and never
+for the first replica. Invariant: a broker has at most one replica of a partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def random_below(random_bytes: Callable[[int], bytes]) -> RandomBelow:
 def place(
     brokers: Iterable[Broker], *, count: int, replication_factor: int, draw: RandomBelow
 ) -> list[tuple[int, ...]]:
-    """Return the replicas of `count` new partitions. The preferred leader is the first replica.
+    """Return the replicas of `count` new partitions. The first replica is the preferred leader.
 
     Brokers in controlled shutdown are not used.
 
@@ -105,7 +105,10 @@ class _RackList:
         self._offset = draw(len(self._racks))
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Return the replicas of the next partition. There must be enough brokers."""
+        """Return the replicas of the next partition.
+
+        The number of brokers must not be smaller than the replication factor.
+        """
         if self._partition_number == self._unfenced_count and self._unfenced_count > 1:
             # Shuffle when each broker is the leader of one partition. Without the shuffle, the
             # replica lists would repeat.

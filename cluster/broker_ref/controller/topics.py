@@ -1,9 +1,9 @@
 """Validates new topics and partitions, and creates their records.
 
-Purpose: implement the part of Kafka's `ReplicationControlManager` that handles CreateTopics,
-CreatePartitions and DeleteTopics. Invariants: an invalid request raises ApiError and changes
-nothing. The ISR of a new partition consists of its active replicas, and the first of them is the
-leader.
+This module corresponds to the part of Kafka's `ReplicationControlManager` that handles
+CreateTopics, CreatePartitions and DeleteTopics. Invariants: an invalid request raises ApiError and
+changes nothing. The ISR of a new partition consists of its active replicas, and the first of them
+is the leader.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class TopicPlanner:
     ) -> tuple[CreatedTopic, list[MetadataRecord]]:
         """Return the new topic and its records, or raise ApiError if the request is invalid.
 
-        `planned` contains the names of the topics that are created in the same commit, keyed by
-        metric name. The new topic is added to `planned`.
+        `planned` contains the names of the topics that are created in the same commit, keyed by the
+        result of `metric_name`. The new topic is added to `planned`.
         """
         self._check_new_name(new.name, planned)
         configs = check_topic_configs(new.configs, defaults=self._topic_defaults)

@@ -33,7 +33,7 @@ class Resource(Protocol):
 
     @property
     def resource_name(self) -> str:
-        """The name of a topic, a group or a subscription, or the id of a broker."""
+        """The name of a topic, group or client metrics subscription, or the id of a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def alter_each(
 ) -> AlterConfigsResponse:
     """Alter each resource and return the results.
 
-    `changes` returns the records for a resource, or raises ApiError. An ApiError affects only its
-    own resource. An error during the commit affects all resources.
+    The function `changes` returns the records for a resource, or raises ApiError. An ApiError
+    affects only its own resource. An error during the commit affects all resources.
     """
     counts = count_resources(resources)
     distinct = {(r.resource_type, r.resource_name): r for r in resources}.values()

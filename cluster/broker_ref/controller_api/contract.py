@@ -1,8 +1,8 @@
 """The interface of the controller's handlers: their arguments and results.
 
 This module is the counterpart of `broker_ref.api.contract`. Each `kNN_*.py` module exports `API`.
-Its `handle` function takes the `ControllerContext`, the call and the request message, and returns
-the response message or a `Wait`. Handlers have no state.
+Its `handle` function takes a `ControllerContext`, a `Call` and the request message, and returns the
+response message or a `Wait`. Handlers have no state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["NO_THROTTLE_MS", "Api", "Call", "ControllerContext", "Wait", "on_clu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """The components of the controller node that handlers use, and the APIs that it serves.
+    """The components of the controller node that handlers use, and the APIs of the node.
 
     `authorizer` is None if no authorizer is configured.
     """

@@ -1,6 +1,6 @@
 """Fetch (1), version 17: replicate the cluster metadata log to brokers (KIP-595).
 
-The only partition is `__cluster_metadata`-0. Each batch contains one commit. The response contains
+The only partition is `__cluster_metadata-0`. Each batch contains one commit. The response contains
 complete batches. If the log has records at the fetch offset, the response contains at least one
 batch. If the log has no such records, the request waits up to `max_wait_ms` for a metadata change.
 If the requested batches are no longer available, the response contains the id of a snapshot, which

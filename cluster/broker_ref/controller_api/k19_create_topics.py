@@ -1,15 +1,15 @@
 """CreateTopics (19), versions 2 to 7: create topics.
 
 Each topic is validated separately, and all valid topics are created in one commit. A repeated topic
-name is rejected with INVALID_REQUEST. If the request has too many partitions in total, all topics
-are rejected with POLICY_VIOLATION. A partition count or replication factor of -1 selects the
+name is rejected with INVALID_REQUEST. If the request contains too many partitions in total, all
+topics are rejected with POLICY_VIOLATION. A partition count or replication factor of -1 selects the
 default (KIP-464). Both must be -1 if the request assigns the replicas manually. The error for an
 invalid config is INVALID_CONFIG. With `validate_only`, no topic is created.
 
 When the response is sent, the topic is stored durably in the metadata. Brokers create the logs when
 they apply the metadata. Responses contain partition counts, replication factors and configs from
-version 5 on (KIP-525), and topic ids from version 7 on. A client that may create a topic but not
-describe its configs gets only the topic id. Source:
+version 5 on (KIP-525), and topic ids from version 7 on. If a client may create a topic but not
+describe its configs, the response contains only the topic id. Source:
 `kafka.server.ControllerApis.handleCreateTopics`.
 """
 
@@ -142,7 +142,7 @@ def _described(
 ) -> Callable[[Mapping[str, str]], tuple[ConfigResponse, ...]]:
     """Return a function that describes a topic's configs and caches its results.
 
-    Most topics of a request have the same configs.
+    Most topics in a request have the same configs.
     """
     configs = DynamicBrokerConfig(context.config)
     of_all_brokers = context.metadata.configs(ConfigResourceType.BROKER, "")

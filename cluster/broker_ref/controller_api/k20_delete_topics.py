@@ -2,12 +2,12 @@
 
 Topics are identified by name, and from version 6 on by name or topic id (KIP-516). When the
 response is sent, the topics have been removed from the metadata. Brokers remove the logs and
-committed offsets when they apply the metadata. A topic gets INVALID_REQUEST and is not deleted if
-its name or id is repeated in the request, even if the client is not authorized to delete it. The
-same applies if an entry has both a name and an id, or neither. An authorized client also gets
-INVALID_REQUEST if a name and an id in the request identify the same topic. If `delete.topic.enable`
-is false, all topics get TOPIC_DELETION_DISABLED, or INVALID_REQUEST before version 3. Source:
-`kafka.server.ControllerApis.handleDeleteTopics`.
+committed offsets when they apply the metadata. If a topic name or id is repeated in the request,
+the error is INVALID_REQUEST and the topic is not deleted, even if the client is not authorized to
+delete it. The same applies if an entry contains both a name and an id, or neither. For authorized
+clients, the error is also INVALID_REQUEST if a name and an id in the request identify the same
+topic. If `delete.topic.enable` is false, the error for all topics is TOPIC_DELETION_DISABLED, or
+INVALID_REQUEST before version 3. Source: `kafka.server.ControllerApis.handleDeleteTopics`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
-    """A DeleteTopics request with `topic_names`, or with `topics` from version 6 on."""
+    """A DeleteTopics request.
+
+    It contains `topic_names` up to version 5, and `topics` from version 6 on.
+    """
 
     topic_names: tuple[str, ...] = ()
     topics: tuple[RequestedTopic, ...] = ()
@@ -67,7 +70,7 @@ class DeleteTopicsResponse:
 def handle(
     context: ControllerContext, call: Call, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete the topics that exist and that the client may delete, in one commit."""
+    """Delete the requested topics that exist and that the client may delete, in one commit."""
     requested = request.topics
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)

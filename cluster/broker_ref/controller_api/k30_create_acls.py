@@ -1,10 +1,11 @@
 """CreateAcls (30), versions 1 to 3: create ACLs (KIP-11, KIP-290).
 
-Each ACL gets its own result. The error is INVALID_REQUEST for an enum value that Kafka does not
-define, an empty or invalid name, or a principal without a type. As in Kafka, a request with ANY or
-MATCH fails as a whole with UNKNOWN_SERVER_ERROR. If a request contains code 0 (UNKNOWN), the broker
-closes the connection. Without an authorizer, the error is SECURITY_DISABLED. Source:
-`kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManager`.
+The response contains a result for each ACL. The error is INVALID_REQUEST for an enum value that
+Kafka does not define, an empty or invalid name, or a principal without a type. As in Kafka, the
+whole request fails with UNKNOWN_SERVER_ERROR if it contains the enum value ANY or MATCH. If a
+request contains the enum value 0 (UNKNOWN), the broker closes the connection. Without an
+authorizer, the error is SECURITY_DISABLED. Source: `kafka.server.AclApis` and
+`org.apache.kafka.controller.AclControlManager`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CreateAclsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreationResult:
-    """The result for an ACL. The results are in the order of the request."""
+    """The result for an ACL. The results are in the same order as the ACLs in the request."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None

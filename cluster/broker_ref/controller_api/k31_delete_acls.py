@@ -1,9 +1,9 @@
 """DeleteAcls (31), versions 1 to 3: delete the ACLs that match filters (KIP-11, KIP-290).
 
-The response contains the deleted ACLs for each filter. An ACL that matches several filters is in
-the result for each of these filters. A filter with an enum value that Kafka does not define fails
-with INVALID_REQUEST. Without an authorizer, the error is SECURITY_DISABLED. As in Kafka, the broker
-closes the connection if a request contains the enum value 0 (UNKNOWN). Source:
+The response contains the deleted ACLs for each filter. An ACL that matches several filters appears
+in the result for each of these filters. A filter with an enum value that Kafka does not define
+fails with INVALID_REQUEST. Without an authorizer, the error is SECURITY_DISABLED. As in Kafka, the
+broker closes the connection if a request contains the enum value 0 (UNKNOWN). Source:
 `kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManager`.
 """
 

@@ -1,6 +1,6 @@
 """CreatePartitions (37), versions 0 to 3: add partitions to topics (KIP-195).
 
-Each topic gets its own result. The errors are:
+The response contains a result for each topic. The errors are:
 
 - INVALID_REQUEST: the topic is repeated in the request.
 - INVALID_PARTITIONS: the requested count is not above the current count.

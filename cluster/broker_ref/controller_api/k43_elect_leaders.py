@@ -4,9 +4,9 @@ With election type 0, the controller elects the preferred leader if it is active
 Otherwise, the error is PREFERRED_LEADER_NOT_AVAILABLE. Version 0 supports only this type. With
 election type 1, the controller elects any active replica if the partition has no leader, even if
 the topic's config does not allow unclean elections. The error is ELIGIBLE_LEADERS_NOT_AVAILABLE if
-there is no active replica. A partition that needs no election gets ELECTION_NOT_NEEDED. If all
-partitions are requested, the response omits such partitions instead. Other election types are
-rejected with INVALID_REQUEST. Source: `kafka.server.ControllerApis.handleElectLeaders`.
+there is no active replica. The error for a partition that needs no election is ELECTION_NOT_NEEDED.
+If all partitions are requested, the response omits such partitions instead. Other election types
+are rejected with INVALID_REQUEST. Source: `kafka.server.ControllerApis.handleElectLeaders`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The operations are SET, DELETE, APPEND and SUBTRACT. The last two require a conf
 Configs that are not in the request do not change. Either all changes to a resource are applied, or
 none are. With `validate_only`, no changes are applied. The errors are:
 
-- INVALID_CONFIG: a config is invalid, or a list operation is used on a config of another type.
+- INVALID_CONFIG: a config is invalid, or APPEND or SUBTRACT is used on a config that is not of type
+  LIST.
 - UNKNOWN_TOPIC_OR_PARTITION: the topic does not exist.
 - INVALID_REQUEST: a config is repeated, an operation is unknown, a value is missing, or the
   resource type is unknown (see `config_resources`).

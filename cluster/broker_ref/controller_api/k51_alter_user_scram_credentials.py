@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (51), version 0: set or remove SCRAM credentials (KIP-554).
 
-The request contains salted passwords. Only the keys derived from them are stored. Each user has its
-own error:
+The request contains salted passwords. Only the keys derived from them are stored. The errors for a
+user are:
 
 - DUPLICATE_RESOURCE: the request contains the user more than once.
 - RESOURCE_NOT_FOUND: the credential to remove does not exist.

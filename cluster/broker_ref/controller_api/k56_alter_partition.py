@@ -38,7 +38,10 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedPartition:
-    """A proposed ISR: `new_isr` up to version 2, `new_isr_with_epochs` from version 3 on."""
+    """A proposed ISR.
+
+    It is in `new_isr` up to version 2, and in `new_isr_with_epochs` from version 3 on.
+    """
 
     partition_index: int
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""FetchSnapshot (59), versions 0 and 1: parts of the metadata snapshot (KIP-630).
+"""FetchSnapshot (59), versions 0 and 1: fetch part of a metadata snapshot (KIP-630).
 
 The request contains a snapshot id from an earlier Fetch response. The response contains the bytes
 of this snapshot, starting at `position`. If the controller has a different snapshot, the error is

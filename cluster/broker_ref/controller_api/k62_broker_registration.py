@@ -4,11 +4,11 @@ The broker receives a broker epoch. The broker is fenced until a heartbeat shows
 its registration record. If `previous_broker_epoch` (version 3) differs from the registered broker
 epoch, the last shutdown was unclean, and the broker is removed from the eligible leader replicas.
 The error is INCONSISTENT_CLUSTER_ID if the broker belongs to another cluster, and
-INVALID_REGISTRATION if the broker has no listener, an unknown security protocol or the controller's
-id. If another incarnation of the broker has a valid session, the error is
+INVALID_REGISTRATION if the broker has no listener, uses an unknown security protocol, or uses the
+controller's id. If another incarnation of the broker has a valid session, the error is
 DUPLICATE_BROKER_REGISTRATION, and the broker retries until the session has expired. Other brokers
 connect to the first listener. Features and log directories in the request are ignored, because all
-nodes have the same version and one directory. Source:
+nodes run the same version and have one log directory. Source:
 `kafka.server.ControllerApis.handleBrokerRegistration`.
 """
 

@@ -32,7 +32,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """The first producer id of the block, and the number of ids in the block."""
+    """An allocated block of producer ids: the first id and the number of ids."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id_start: int = -1

@@ -1,1 +1,1 @@
-"""The common parts of the group coordinator and the transaction coordinator."""
+"""The components that the group coordinator and the transaction coordinator share."""

@@ -1,8 +1,9 @@
-"""Load a coordinator's partition in bounded steps.
+"""Loads a coordinator's partition in bounded steps.
 
 The loader passes all batches in the log to a callback. It reads a limited number of bytes in each
-step. The broker can serve other requests between the steps. Invariant: each batch below the initial
-log end offset is passed once, in order. Source: Kafka's `CoordinatorLoaderImpl`.
+step. The broker can serve other requests between the steps. Invariant: the callback receives each
+batch below the initial log end offset exactly once, in order. Source: Kafka's
+`CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STEP_BYTES: Final = 1 << 18
 
 
 class CoordinatorLoader:
-    """Reads a coordinator's partition up to the initial log end offset."""
+    """Reads a coordinator's partition up to the log end offset at the start of loading."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset

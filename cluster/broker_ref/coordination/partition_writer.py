@@ -52,7 +52,7 @@ class PendingWrite:
         self._done: list[Done] = []
 
     def when_done(self, done: Done, now_ms: int) -> None:
-        """Call `done` with the outcome when it is known, or immediately if it is already known."""
+        """Call `done` with the outcome as soon as the outcome is known."""
         if self._outcome is not None:
             done(self._outcome, now_ms)
         else:

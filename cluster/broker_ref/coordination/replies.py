@@ -2,8 +2,8 @@
 
 A coordinator returns a `Reply` for a request that may have to wait for other members or for
 replication. Invariants: the first completion wakes the waiting request, and later completions have
-no effect. Each reply is its own purgatory key, so its completion does not trigger checks of other
-delayed operations.
+no effect. Each reply is a separate purgatory key, so the completion of a reply does not trigger
+checks of other delayed operations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A classic group: its members, generation, protocol and leader.
 
-Purpose: implement the membership rules, which cover protocol selection, leader election, static
-members and pending members. Invariants: the state changes only as the table in `states` allows, the
-generation never decreases, and the leader of a group with members is one of its members. Counts are
-updated incrementally, so handling a request does not require iterating over all members.
-Source: Kafka's `ClassicGroup`.
+Implements the rules for protocol selection, leader election, static members and pending members.
+Invariants: the state changes only as the table in `states` allows, the generation never decreases,
+and the leader of a group with members is one of its members. Counts are updated incrementally, so
+handling a request does not require iterating over all members. Source: Kafka's `ClassicGroup`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,10 @@ class ClassicGroup:
     # Members
 
     def add(self, member: Member, join: Reply[JoinResult] | None = None) -> None:
-        """Add a member that is waiting for `join`. The first member becomes the leader."""
+        """Add a member, with the pending reply to its JoinGroup request.
+
+        The first member becomes the leader.
+        """
         assert member.group_instance_id not in self.static_members
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -166,7 +168,7 @@ class ClassicGroup:
             raise ApiError(
                 ErrorCode.unknown_member_id,
                 f"Group {self.group_id!r} has no member {member_id!r} with instance id "
-                f"{group_instance_id!r}. Join again without a member id.",
+                f"{group_instance_id!r}. Rejoin without a member id.",
             )
         return self.members[member_id]
 
@@ -227,7 +229,7 @@ class ClassicGroup:
         return leader is not None
 
     def next_generation(self, now_ms: int) -> None:
-        """Start the next generation with the current members and select its protocol."""
+        """Select a protocol, and start the next generation with the current members."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()

@@ -5,9 +5,9 @@
     Heartbeat   returns REBALANCE_IN_PROGRESS if the member must rejoin: there is a new target
                 assignment, the member must confirm a revocation, or partitions have become free
 
-Purpose: allow members that use the classic protocol to share a group with members that use the
-consumer protocol. The group has no leader: the coordinator calculates the assignments. Invariants:
-see `ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
+Members that use the classic protocol can share a group with members that use the consumer protocol.
+Such a group has no leader: the coordinator calculates the assignments. Invariants: see
+`ConsumerMembership`. Source: KIP-848; `classicGroupJoinToConsumerGroup` and the methods for the
 other requests in Kafka's `GroupMetadataManager`.
 """
 
@@ -78,7 +78,7 @@ class ClassicProtocolMembership:
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
-        """Add or update a member. The reply completes when the records are replicated."""
+        """Add or update a member. The reply completes when the member's records are replicated."""
         reply: Reply[JoinResult] = Reply(self._wake)
         try:
             result, write = self._join(request, now_ms)

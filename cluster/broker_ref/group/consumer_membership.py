@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe for the groups of a shard.
 
-Purpose: apply the rules of `ConsumerGroupManager` to the groups of a shard. Write the records,
-reply after they are replicated, remove members whose session or rebalance timeout expires, and
-convert groups to the other protocol. Invariants: a group changes only after its records have been
-appended. A reply never contains state that is not replicated. Source: KIP-848; the part of Kafka's
+Applies the rules of `ConsumerGroupManager`, writes the resulting records, and replies after the
+records are replicated. Removes members whose session or rebalance timeout expires, and converts
+groups to the other protocol. Invariants: a group changes only after its records have been appended.
+A reply never contains state that is not replicated. Source: KIP-848; the part of Kafka's
 `GroupMetadataManager` for consumer groups, and `CoordinatorRuntime`.
 """
 
@@ -100,10 +100,10 @@ class ConsumerMembership:
         self.manager.config = config
 
     def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
-        """Request a metadata refresh for the groups that subscribe to one of these topics.
+        """Request a metadata refresh for all groups that subscribe to one of these topics.
 
-        `created_at` is the metadata offset at which topics were created, or None if no topics were
-        created.
+        `created_at` is the offset of the metadata log at which topics were created, or None if no
+        topics were created.
         """
         if created_at is not None:
             self.manager.new_topics_version = created_at
@@ -120,7 +120,7 @@ class ConsumerMembership:
     def heartbeat(
         self, request: ConsumerHeartbeat, is_visible: IsVisible, now_ms: int
     ) -> Reply[ConsumerHeartbeatResult]:
-        """Handle a valid heartbeat. The reply completes when the records are replicated.
+        """Handle a valid heartbeat. The reply completes when the resulting records are replicated.
 
         `is_visible` returns whether the client may describe a topic.
         """
@@ -159,10 +159,10 @@ class ConsumerMembership:
         return self.manager.result(request, update), write
 
     def _group_for(self, request: ConsumerHeartbeat, changes: list[Change]) -> ConsumerGroup:
-        """Return the group of a heartbeat. A joining member can create the group.
+        """Return the group to which a heartbeat was sent. A joining member can create the group.
 
-        A classic group is deleted if it is empty, and converted if it has members. The records are
-        added to `changes`.
+        A classic group is deleted if it is empty, and converted if it has members. The records for
+        the deletion or conversion are added to `changes`.
         """
         group_id = request.group_id
         group = self._shard.groups.get(group_id)
@@ -237,7 +237,7 @@ class ConsumerMembership:
     ) -> PendingWrite:
         """Convert a group to a classic group.
 
-        If `joining` is set, `changes` contains the records for this member.
+        If `joining` is set, `changes` contains the records that add this member.
 
         Raises: ApiError (GROUP_ID_NOT_FOUND if a subscription has an invalid version, or another
         error code if the records cannot be written).
@@ -276,10 +276,10 @@ class ConsumerMembership:
         return write
 
     def last_write(self, now_ms: int) -> PendingWrite:
-        """Return the last write of the shard. The write may already be complete.
+        """Return the latest write to the partition of the shard. The write may already be complete.
 
-        If nothing was written, return a write that completes when the loaded records are
-        replicated.
+        If nothing was written since the shard was loaded, return a write that completes when the
+        loaded records are replicated.
         """
         last = self._shard.writes.last
         return self._shard.await_loaded_records(now_ms) if last is NOTHING_WRITTEN else last
@@ -397,11 +397,11 @@ class ConsumerMembership:
     def _schedule_resolution(
         self, group_id: str, regexes: frozenset[str], is_visible: IsVisible, now_ms: int
     ) -> None:
-        """Resolve regular expressions after the response.
+        """Resolve regular expressions after a heartbeat is handled.
 
         Kafka resolves regular expressions in another thread. This broker resolves them in steps,
         and handles other requests between the steps. An expression matches only topics that the
-        client of the current heartbeat may describe.
+        client that sent the heartbeat may describe.
         """
         if group_id in self._resolving:
             return

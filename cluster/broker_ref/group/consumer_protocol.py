@@ -6,9 +6,10 @@
     assignment    int16 version, array of partitions (topic, array of int32), nullable bytes
                   user_data
 
-Purpose: decode the subscriptions and assignments of classic members, and encode assignments.
-Strings and bytes start with their length (int16 and int32). A value of an unknown later version is
-decoded as a value of the last known version. Source: Kafka's `ConsumerProtocol`.
+Decodes the subscriptions and assignments of members that use the classic protocol, and encodes
+assignments. Strings and bytes start with their length (int16 and int32). If the version of a value
+is higher than the latest known version, the value is decoded with the latest known version. Source:
+Kafka's `ConsumerProtocol`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> 
 def _read_version(cursor: Cursor) -> int:
     version: int = cursor.fixed(_INT16, "the version")
     if version < 0:
-        raise MalformedRequestError(f"the consumer protocol version {version} is negative")
+        raise MalformedRequestError(f"the consumer protocol version is negative: {version}")
     return min(version, LATEST_VERSION)
 
 

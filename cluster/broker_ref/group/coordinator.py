@@ -1,10 +1,10 @@
 """The group coordinator of a broker.
 
-Purpose: find the shard (the `__consumer_offsets` partition) of a group, and pass requests to the
-shard. Load and unload shards when leadership changes. Requests are rejected if this broker is not
-the coordinator or is loading the shard. Invariants: the partition of a group is the Java hash of
-the group id modulo the number of partitions. A shard exists while this broker leads its partition.
-Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
+Passes requests to the shard (the `__consumer_offsets` partition) of a group, and loads and unloads
+shards when leadership changes. Rejects requests if this broker is not the coordinator of the group
+or is still loading the shard. Invariants: the partition of a group is the Java hash of the group id
+modulo the number of partitions. A shard exists as long as this broker is the leader of its
+partition. Source: Kafka's `GroupCoordinatorService` and `GroupCoordinatorShard`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,10 @@ class GroupCoordinator:
         self._load(owned, Loading(owned.shard, metadata=self._metadata), now_ms)
 
     def on_resignation(self, partition: Partition, now_ms: int) -> None:
-        """Unload the groups of a partition. Pending requests fail with NOT_COORDINATOR."""
+        """Unload the groups of a `__consumer_offsets` partition.
+
+        Pending requests fail with NOT_COORDINATOR.
+        """
         if partition.key.topic != OFFSETS_TOPIC:
             return
         owned = self._owned.pop(partition.key.partition, None)
@@ -189,7 +192,7 @@ class GroupCoordinator:
         owned.unload(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Load or unload these partitions, and complete the writes that are now replicated."""
+        """Load or unload the given partitions, and complete the writes that are now replicated."""
         for key in keys:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
                 self._update_leadership(key.partition, now_ms)
@@ -385,10 +388,10 @@ class GroupCoordinator:
         offsets: Offsets,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Commit all offsets or none.
+        """Commit either all offsets or none.
 
-        The reply completes when the offsets are replicated. The error is GROUP_ID_NOT_FOUND if the
-        request is from a member and the group does not exist.
+        The reply completes when the offsets are replicated. It contains GROUP_ID_NOT_FOUND if a
+        member sent the request and the group does not exist.
         """
         try:
             write = self._shard(group_id).commits.commit(group_id, committer, offsets, now_ms)
@@ -404,11 +407,11 @@ class GroupCoordinator:
         transaction: TransactionalProducer,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Commit all offsets or none, as pending offsets of a transaction.
+        """Write either all offsets or none as pending offsets of a transaction.
 
-        The reply completes when the offsets are replicated. The error is ILLEGAL_GENERATION if the
-        request is from a member and the group does not exist, and INVALID_PRODUCER_EPOCH for a
-        fenced producer.
+        The reply completes when the offsets are replicated. It contains ILLEGAL_GENERATION if a
+        member sent the request and the group does not exist, and INVALID_PRODUCER_EPOCH if the
+        producer is fenced.
         """
         try:
             commits = self._named_shard(group_id).commits
@@ -494,13 +497,14 @@ class GroupCoordinator:
     ) -> tuple[Mapping[TopicPartition, ErrorCode], Reply[ErrorCode]]:
         """Delete offsets for topics that have no subscribers. Return an error code per partition.
 
-        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
+        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the group has members whose
+        subscriptions are unknown).
         """
         codes, write = self._named_shard(group_id).commits.delete(group_id, offsets, now_ms)
         return codes, self._outcome(write, now_ms)
 
     def delete_topic_offsets(self, topics: Collection[str], now_ms: int) -> None:
-        """Delete the offsets of all groups for deleted topics.
+        """Delete the offsets that any group has committed for deleted topics.
 
         The offsets are removed from memory even if the tombstones cannot be written, because
         offsets for topics that do not exist are ignored during loading.
@@ -595,7 +599,7 @@ def _check_names(request: JoinRequest) -> None:
     if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"The client id, instance id, protocol type or protocol name has {longest} bytes, "
+            f"The client id, instance id, protocol type or protocol name is {longest} bytes long, "
             f"which is too long for a record in {OFFSETS_TOPIC}. Use a shorter value.",
         )
 

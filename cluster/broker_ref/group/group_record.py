@@ -1,8 +1,8 @@
 """Converts a group to a `__consumer_offsets` record and back.
 
-Purpose: create the record of a generation, and restore a group from the record. Invariant: a group
-in state Stable or Empty is restored unchanged, except that its members support only the selected
-protocol. Source: Kafka's `GroupCoordinatorRecordHelpers` and `GroupMetadataManager.replay`.
+The record contains the current generation of the group. Invariant: a group in state Stable or Empty
+is restored unchanged, except that its members support only the selected protocol. Source: Kafka's
+`GroupCoordinatorRecordHelpers` and `GroupMetadataManager.replay`.
 """
 
 from __future__ import annotations

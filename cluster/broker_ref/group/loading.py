@@ -1,9 +1,9 @@
 """Loads a shard from its partition of `__consumer_offsets`.
 
-Purpose: replay the log in steps, so that the broker can serve other requests while it loads a large
-partition. The shard is LOADING during the replay. Invariants: the last record of each key is used.
-After the last step, the shard is ACTIVE or FAILED. If it is FAILED, the reason is logged. Source:
-Kafka's `CoordinatorLoaderImpl`.
+Replays the log in steps, so the broker can serve other requests while it loads a large partition.
+The shard is LOADING during the replay. Invariants: for each key, the latest record wins. After the
+last step, the shard is ACTIVE or FAILED. If the load fails, the reason is logged. Source: Kafka's
+`CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of a shard's log up to the log end offset that the log had at the start."""
+    """The replay of a shard's log up to the log end offset at the start of the replay."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
         self._shard = shard

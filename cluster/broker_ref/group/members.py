@@ -1,8 +1,7 @@
 """Members of a classic group, their requests and the results.
 
-Purpose: define the values that groups, rebalances and request handlers exchange. Invariant: the id
-of a member never changes. A static member that rejoins becomes a new `Member`. Source: Kafka's
-`ClassicGroupMember`.
+Groups, rebalances and request handlers exchange these values. Invariant: the id of a member never
+changes. A static member that rejoins becomes a new `Member`. Source: Kafka's `ClassicGroupMember`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class JoinedMember:
 class JoinRequest:
     """A JoinGroup request. `member_id` is empty for a new member.
 
-    `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814) depend on the version
-    of the request.
+    The version of the request determines `requires_known_member_id` (KIP-394) and
+    `can_skip_assignment` (KIP-814).
     """
 
     group_id: str

@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for the groups of a shard.
 
-Purpose: validate the requests of members, change the group, and start rebalances with `Rebalance`.
-Invariants: the error codes and the order of the checks are the same as in Kafka, and each reply
+Validates requests from members, changes the group, and starts rebalances with `Rebalance`.
+Invariants: the checks return the same error codes in the same order as in Kafka. Each reply
 completes once. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
@@ -306,7 +306,7 @@ class Membership:
     # Sync
 
     def sync(self, request: SyncRequest, now_ms: int) -> Sync:
-        """Return the assignment of a member. The request of the leader contains all assignments."""
+        """Return the assignment of a member. The leader's request contains all assignments."""
         reply: Sync = Reply(self._wake)
         try:
             self._sync(request, reply, now_ms)
@@ -397,8 +397,8 @@ class Membership:
     ) -> ErrorCode:
         """Renew the session of a member.
 
-        Return REBALANCE_IN_PROGRESS if the member must rejoin. Raises: ApiError if the member or
-        its generation is unknown.
+        Return REBALANCE_IN_PROGRESS if the member must rejoin. Raises: ApiError if the member is
+        unknown or fenced, or if the generation is not the current one.
         """
         group = self._existing_group(group_id)
         member = group.check_member(member_id, group_instance_id)
@@ -502,7 +502,7 @@ class Membership:
         if group is None:
             raise ApiError(
                 ErrorCode.unknown_member_id,
-                f"Group {group_id!r} does not exist. Join again without a member id.",
+                f"Group {group_id!r} does not exist. Rejoin without a member id.",
             )
         return group
 

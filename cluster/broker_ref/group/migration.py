@@ -5,8 +5,8 @@
                remain; or a static member that uses the classic protocol replaces the last member
                that uses the consumer protocol
 
-Purpose: decide whether a group is converted, and create the new group. Invariants: the members,
-their assignments and the generation or epoch of the group stay the same, so a member that keeps its
+Decides whether a group is converted, and creates the new group. Invariants: the members, their
+assignments and the generation or epoch of the group stay the same, so a member that keeps its
 protocol does not lose its partitions. Source: KIP-848; Kafka's `ConsumerGroup.fromClassicGroup`,
 `ClassicGroup.fromConsumerGroup` and the checks in `GroupMetadataManager`.
 """
@@ -49,7 +49,7 @@ _WITH_DOWNGRADE: Final = ("downgrade", "bidirectional")
 def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
     """Raise ApiError (GROUP_ID_NOT_FOUND) if a classic group must not be converted."""
     if config.group_consumer_migration_policy not in _WITH_UPGRADE:
-        raise _not_upgraded(group, "group.consumer.migration.policy does not allow the conversion")
+        raise _not_upgraded(group, "group.consumer.migration.policy does not allow upgrades")
     if not group.uses_consumer_protocol:
         raise _not_upgraded(group, f"the protocol type is not {CONSUMER_PROTOCOL_TYPE!r}")
     if len(group.members) > config.group_consumer_max_size:
@@ -57,14 +57,15 @@ def check_upgrade(group: ClassicGroup, config: BrokerConfig) -> None:
 
 
 def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[ConsumerGroupChange]:
-    """Return the records of the consumer group with the members of a classic group.
+    """Return the records of a consumer group that replaces a classic group.
 
-    The generation becomes the epoch of the group and of its members. A classic group that has not
-    completed a rebalance has generation 0, which is not a valid epoch of a member.
+    The generation of the classic group becomes the epoch of the new group and of its members. If
+    the classic group has not completed a rebalance, its generation is 0, and the new epoch is 1,
+    because 0 is not a valid epoch for a member.
 
-    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid or a partition is
-    assigned to two members). The error is the same if an assignment contains data from a
-    client-side assignor, because the conversion would lose the data.
+    Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, a partition is
+    assigned to two members, or an assignment contains user data from a client-side assignor, which
+    the conversion would lose).
     """
     epoch = max(group.generation_id, FIRST_EPOCH)
     try:
@@ -128,7 +129,7 @@ def _check_owners(
 def is_downgraded_by_leaving(
     group: ConsumerGroup, leaving: Collection[ConsumerGroupMember], config: BrokerConfig
 ) -> bool:
-    """Return whether a group is converted to a classic group when these members leave."""
+    """Return whether a group is converted to a classic group when the given members leave."""
     remaining = len(group.members) - len(leaving)
     return (
         remaining > 0
@@ -140,7 +141,7 @@ def is_downgraded_by_leaving(
 def is_downgraded_by_replacing(
     group: ConsumerGroup, replaced: ConsumerGroupMember, config: BrokerConfig
 ) -> bool:
-    """Return whether a group is converted when a classic member replaces `replaced`."""
+    """Return whether a group is converted when a classic member replaces the given member."""
     return (
         not replaced.uses_classic_protocol
         and _has_only_classic_members(group, except_for=(replaced,))
@@ -158,8 +159,8 @@ def downgraded_group(
 ) -> ClassicGroup:
     """Return a classic group in the Stable state that replaces a consumer group.
 
-    `joining` replaces the static member with the same instance id, and receives the target
-    assignment of that member.
+    If `joining` is set, it replaces the static member with the same instance id and receives its
+    target assignment.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the version of a member's subscription is invalid).
     """
@@ -197,10 +198,10 @@ def downgraded_group(
 def embedded_assignment(
     assignment: Assignment, subscription: bytes, metadata: ClusterMetadata
 ) -> bytes:
-    """Encode an assignment with the version of a member's subscription.
+    """Encode an assignment in the same version as a member's subscription.
 
-    Topics that do not exist are omitted. Only the version of the subscription is read. Raises:
-    MalformedRequestError for an invalid version.
+    Topics that do not exist are omitted. Raises: MalformedRequestError if the version of the
+    subscription is invalid.
     """
     topics = metadata.topics_by_id
     return encode_assignment(

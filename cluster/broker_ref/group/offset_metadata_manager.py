@@ -1,8 +1,8 @@
 """Commits, deletes and expires offsets.
 
-Purpose: apply the rules of OffsetCommit, TxnOffsetCommit and OffsetDelete to the groups of a shard.
-Delete offsets when their group or topic is deleted or their retention time has passed. Invariants:
-a rejected request writes no records. The first commit creates a group without members. A group with
+Handles OffsetCommit, TxnOffsetCommit and OffsetDelete for the groups of a shard. Deletes the
+offsets of deleted groups and topics, and the offsets whose retention time has passed. Invariants: a
+rejected request writes no records. The first commit creates a group without members. A group with
 pending offsets does not expire. Deleting an offset also removes the pending offsets for its
 partition. Source: Kafka's `OffsetMetadataManager` and `GroupMetadataManager.maybeDeleteGroup`.
 """
@@ -56,8 +56,8 @@ def is_metadata_invalid(metadata: str | None, config: BrokerConfig) -> bool:
 class Committer:
     """The client that commits offsets.
 
-    The generation, or the member epoch, is -1 if the client is not a member. `knows_member_epochs`
-    is False for OffsetCommit versions that are older than KIP-848.
+    `generation_id` is the generation or the member epoch. It is -1 if the client is not a member.
+    `knows_member_epochs` is False for OffsetCommit versions that are older than KIP-848.
     """
 
     member_id: str = ""
@@ -101,10 +101,10 @@ class OffsetMetadataManager:
         transaction: TransactionalProducer,
         now_ms: int,
     ) -> PendingWrite:
-        """Write pending offsets. Raises: ApiError, as in `GroupCoordinator.commit_transactional`.
+        """Write pending offsets. Raises: ApiError (see `GroupCoordinator.commit_transactional`).
 
-        As in Kafka, the commit neither renews the session of the member nor depends on the state of
-        the group.
+        As in Kafka, a transactional commit does not renew the session of the member, and is valid
+        in every state of the group.
         """
         group = self._shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -160,7 +160,8 @@ class OffsetMetadataManager:
     ) -> tuple[Mapping[TopicPartition, ErrorCode], PendingWrite]:
         """Delete offsets for topics that have no subscribers. Return an error code per partition.
 
-        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the subscriptions are unknown).
+        Raises: ApiError (GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the group has members whose
+        subscriptions are unknown).
         """
         group = self._shard.groups.get(group_id)
         if group is None:

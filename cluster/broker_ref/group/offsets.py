@@ -1,10 +1,9 @@
 """Committed offsets in memory, and the topic that stores them.
 
-Purpose: store the offsets of the groups in one partition of `__consumer_offsets`. OffsetFetch
-returns only replicated offsets, but the coordinator also uses the offsets that are not replicated
-yet. Invariant: the store retains every value that may still be read. For each value, it also stores
-the high watermark at which the value is replicated. `remove_obsolete` removes all other values.
-Source: Kafka's `OffsetMetadataManager`.
+A store contains the offsets of all groups in one partition of `__consumer_offsets`. OffsetFetch
+returns only replicated offsets, but the coordinator also uses offsets that are not replicated yet.
+Invariant: `remove_obsolete` removes only values that can no longer be read. A value is replicated
+when the high watermark reaches its `required_offset`. Source: Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ class TopicPartition:
 class _Version:
     """A committed offset, with the log offset of its record.
 
-    `value` is None if the offset was deleted. The value is replicated when the high watermark
-    reaches `required_offset`. `record_offset` is the log offset of the record that contains the
-    value. In a transaction, `required_offset` is the offset after the commit marker, which follows
-    the record.
+    `value` is None if the offset was deleted. `record_offset` is the log offset of the record that
+    contains the value. The value is replicated when the high watermark reaches `required_offset`,
+    which is the log offset after the batch of the record. If the record belongs to a transaction,
+    `required_offset` is the log offset after the commit marker.
     """
 
     required_offset: int
@@ -59,7 +58,7 @@ class OffsetStore:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Add a value from the log. None means that the offset is deleted."""
+        """Add a committed offset from the log. If `value` is None, the offset is deleted."""
         versions = self._groups.setdefault(group, {})
         version = _Version(required_offset, record_offset, value)
         versions[topic_partition] = (*versions.get(topic_partition, ()), version)
@@ -75,8 +74,8 @@ class OffsetStore:
     ) -> None:
         """Add a value that a transaction committed, unless the log contains a later record.
 
-        The order of the records matters, not the order of the markers, because compaction keeps
-        the last record of each key.
+        The latest record wins, even if its commit marker precedes other markers, because compaction
+        retains the last record for each key.
         """
         versions = self._groups.get(group, {}).get(topic_partition, ())
         last = versions[-1] if versions else None

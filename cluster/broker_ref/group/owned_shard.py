@@ -1,6 +1,6 @@
 """A shard with the components that serve its groups.
 
-Purpose: create the components, and choose the component that handles a classic-protocol request.
+Creates these components, and selects the component that handles a request of the classic protocol.
 Source: Kafka's `GroupCoordinatorShard`.
 """
 
@@ -76,8 +76,8 @@ class OwnedShard:
     def is_outdated(self, partition: Partition) -> bool:
         """Return whether the groups must be loaded again from `partition`.
 
-        The groups are outdated if the partition was opened again, or if loading failed and the
-        leader epoch has increased (`CoordinatorRuntime.scheduleLoadOperation`).
+        The groups are outdated if this broker has reopened the partition, or if loading failed and
+        the leader epoch has increased (`CoordinatorRuntime.scheduleLoadOperation`).
         """
         has_failed = self.shard.state is ShardState.FAILED
         is_elected_again = partition.leader_epoch > self._leader_epoch

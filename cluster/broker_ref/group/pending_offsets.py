@@ -1,10 +1,10 @@
-"""Offsets of open transactions.
+"""The pending offsets of open transactions.
 
-Purpose: store the offsets that TxnOffsetCommit has written to one partition of
-`__consumer_offsets`, by producer id. Invariants: an offset is pending from its append until the
-marker of its transaction is written or the offset is deleted. Only the last offset for each
-producer, group and partition is kept. Source: Kafka's
-`OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions`.
+Maps each producer id to the offsets that TxnOffsetCommit has written to one partition of
+`__consumer_offsets`. Invariants: an offset remains pending until the marker of its transaction is
+written or the offset is deleted. Only the latest offset for each producer, group and partition is
+retained. Source: Kafka's `OffsetMetadataManager.pendingTransactionalOffsets` and its
+`OpenTransactions`.
 """
 
 from __future__ import annotations

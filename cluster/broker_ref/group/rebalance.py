@@ -1,9 +1,9 @@
 """Rebalances, in which a group moves to its next generation.
 
-Purpose: wait until all members have rejoined or the rebalance timeout has passed, start the
-generation with the members that have rejoined, and remove members whose sessions expire.
-Invariants: each pending request completes when the join or sync phase ends, and a Dead group never
-changes. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
+A rebalance waits until all members have rejoined or the rebalance timeout has expired. It then
+starts the next generation with the members that have rejoined. Members whose sessions expire are
+removed. Invariants: each pending request completes when the join or sync phase ends, and a Dead
+group never changes. Source: the part of Kafka's `GroupMetadataManager` for classic groups.
 """
 
 from __future__ import annotations

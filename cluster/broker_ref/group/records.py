@@ -15,12 +15,11 @@
                                    rebalance_timeout (ms), int32 session_timeout (ms), bytes
                                    subscription, bytes assignment; a tombstone deletes the group
 
-Purpose: encode and decode these records. Values of versions 0 to 4 can be decoded. Version 4 has
-compact strings and tagged fields, and lower versions have plain strings. A plain string consists of
-its length in bytes (int16) and its UTF-8 bytes. A compact string starts with its length plus one,
-as a varint. Numbers are big-endian. Invariant: `decode_*` is the inverse of `encode_*`. Source:
-Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and
-GroupMetadataValue.json.
+Encodes and decodes these records. Values of versions 0 to 4 can be decoded. Version 4 has compact
+strings and tagged fields, and lower versions have plain strings. A plain string consists of its
+length in bytes (int16) and its UTF-8 bytes. A compact string starts with its length plus one, as a
+varint. Numbers are big-endian. Invariant: `decode_*` is the inverse of `encode_*`. Source: Kafka's
+OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and GroupMetadataValue.json.
 """
 
 from __future__ import annotations
@@ -90,8 +89,9 @@ RecordKey = OffsetCommitKey | GroupMetadataKey
 class OffsetCommitValue:
     """A committed offset.
 
-    `leader_epoch` is -1 if the consumer did not send it. `topic_id` is zero in old records.
-    `expire_timestamp_ms` is `NO_EXPIRY` if the broker's retention applies.
+    `leader_epoch` is -1 if the consumer did not send a leader epoch. `topic_id` is zero if the
+    version of the record is lower than 4. `expire_timestamp_ms` is `NO_EXPIRY` if
+    `offsets.retention.minutes` applies.
     """
 
     offset: int

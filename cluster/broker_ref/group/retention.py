@@ -1,10 +1,9 @@
 """Determines which committed offsets and groups have expired.
 
-Purpose: apply the rules of `offsets.retention.minutes`. Invariants: an offset does not expire while
-a member subscribes to its topic or an open transaction has a pending offset for its partition. A
-group expires when it is Empty and has neither committed nor pending offsets. Source: KIP-211,
-Kafka's `ClassicGroup`, `ConsumerGroup`, `OffsetExpirationConditionImpl` and
-`OffsetMetadataManager.cleanupExpiredOffsets`.
+Applies `offsets.retention.minutes`. Invariants: an offset does not expire while a member subscribes
+to its topic or an open transaction has a pending offset for its partition. A group expires when it
+is Empty and has neither committed nor pending offsets. Source: KIP-211, Kafka's `ClassicGroup`,
+`ConsumerGroup`, `OffsetExpirationConditionImpl` and `OffsetMetadataManager.cleanupExpiredOffsets`.
 """
 
 from __future__ import annotations

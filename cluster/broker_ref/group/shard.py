@@ -1,9 +1,10 @@
 """A partition of `__consumer_offsets` on its coordinator.
 
-Purpose: store the groups and offsets of the partition, and write records to it. Writes complete
-when they are replicated. Invariants: the state in memory changes only after the append. A record
-has the same effect when it is written and when it is loaded. Writes complete in log order. Source:
-Kafka's `CoordinatorRuntime` and `OffsetMetadataManager.replay`.
+Stores the groups and offsets of the partition in memory, and writes records to the partition. A
+write completes when its records are replicated. Invariants: the state in memory changes only after
+the records are appended. A record has the same effect when it is written and when it is loaded.
+Writes complete in log order. Source: Kafka's `CoordinatorRuntime` and
+`OffsetMetadataManager.replay`.
 """
 
 from __future__ import annotations
@@ -133,8 +134,9 @@ class Shard:
     def await_loaded_records(self, now_ms: int) -> PendingWrite:
         """Return a `PendingWrite` that completes when the loaded records are replicated.
 
-        Until then, another leader could truncate these records. Kafka does not wait for their
-        replication, so a member can receive an assignment that the next coordinator does not know.
+        A new leader could truncate records that are not replicated. Kafka does not wait for the
+        replication of loaded records, so a member can receive an assignment that is unknown to the
+        next coordinator.
         """
         if self.high_watermark >= self._loaded_end_offset:
             return NOTHING_WRITTEN
@@ -148,8 +150,8 @@ class Shard:
     ) -> PendingWrite:
         """Append all changes as one batch.
 
-        Committed offsets change in memory immediately. In a transaction, they become pending
-        offsets. The caller applies changes to groups.
+        Committed offsets in `changes` are applied in memory immediately. If `transaction` is set,
+        they become pending offsets. The caller applies changes to groups.
 
         Raises: ApiError if the append fails.
         """

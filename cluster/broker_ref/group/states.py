@@ -7,8 +7,8 @@
     Stable               each member has its assignment
     Dead                 the group is deleted, or its partition is unloaded
 
-Purpose: define the valid transitions and the Heartbeat error code for each state. Invariant:
-Dead is final. Source: Kafka's `ClassicGroupState`.
+This module also maps each state to the error code of Heartbeat responses. Invariant: a group never
+leaves the Dead state. Source: Kafka's `ClassicGroupState`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Admin requests over a socket, without a Kafka client.
+"""Sends admin requests over a socket, without a Kafka client.
 
 `Cluster.create_topic` and other operations for tests use these functions. The functions send the
-same requests as an admin client. Each call uses its own connection, and all waits have a timeout.
-On a secured listener, the functions authenticate in the same way as a broker.
+same requests as an admin client. Each call opens its own connection, and each socket operation has
+a timeout. On a secured listener, the functions authenticate in the same way as a broker.
 """
 
 from __future__ import annotations

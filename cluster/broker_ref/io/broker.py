@@ -1,8 +1,8 @@
 """A running broker: configuration, storage on disk, node, clock and server.
 
-Starts and stops these parts in the correct order, and reports each startup error on one line.
-Invariants: after a failed start, no files or sockets remain open. `stop` closes everything, even if
-one part fails. A node that cannot continue is stopped immediately.
+Starts and stops these components in the correct order, and reports each startup error in one line.
+Invariants: after a failed start, no files or sockets remain open. `stop` closes all components,
+even if one of them raises an exception. A node that cannot continue is stopped immediately.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class NodeConnections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSecurity:
-    """The listeners of a broker, their settings, and their TLS contexts by listener name.
+    """The listeners of a broker, with their settings and TLS contexts.
 
-    `brokers` and `controller` are the settings for connections to other brokers and to the
-    controller.
+    `brokers` contains the settings for connections to other brokers. `controller` contains the
+    settings for connections to the controller.
     """
 
     listeners: Listeners
@@ -263,9 +263,9 @@ class Broker(RunningNode):
     async def stop(self, *, controlled: bool = True) -> None:
         """Stop the broker.
 
-        If `controlled` is True, the broker first moves its partition leadership to other brokers.
-        If `controlled` is False, the controller fences the broker when its session expires. Raises:
-        the same errors as `RunningNode.stop`.
+        If `controlled` is True, the broker first transfers the leadership of its partitions to
+        other brokers. If `controlled` is False, the controller fences the broker when its session
+        expires. Raises: see `RunningNode.stop`.
         """
         if controlled:
             self.node.begin_shutdown()

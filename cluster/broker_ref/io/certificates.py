@@ -1,7 +1,7 @@
 """A development CA, stored in a directory, that issues certificates with elliptic curve keys.
 
-Needs the package `cryptography`, so other modules import this module only when they need it. All
-files are readable only by their owner. Invariant: a file is complete or does not exist.
+Requires the package `cryptography`, so other modules import this module lazily. All files are
+readable only by their owner. Invariant: a file is either complete or does not exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _CLOCK_SKEW: Final = datetime.timedelta(days=1)
 class CertificateAuthority:
     """A CA with its key and certificates in `directory`.
 
-    If the key does not exist, a new CA is created, and clients must trust the new `ca.pem`.
+    If `directory` does not contain a CA, a new CA is created. Clients must then trust its
+    certificate, `ca.pem`.
 
     Raises: ValueError if the files are corrupt, OSError if they cannot be read or written.
     """
@@ -67,7 +68,8 @@ class CertificateAuthority:
         """Return the PEM file `NAME.pem` with a private key (PKCS #8) and its certificate.
 
         `names` are host names and IP addresses. Servers and clients can use the certificate. An
-        existing file is reused if its certificate contains these names and does not expire soon.
+        existing file is reused if its certificate contains exactly these names and is valid for
+        more than `RENEWAL`.
         """
         path = self._directory / f"{name}.pem"
         subjects = list(dict.fromkeys(_general_name(each) for each in names))

@@ -2,8 +2,8 @@
 
 A node uses the same clock for timestamps and deadlines. The clock must be close to the wall clock,
 but setting the wall clock back must not delay all deadlines. Invariants: `now_ms()` never decreases
-and advances with the monotonic clock. The returned time jumps forward if the wall clock is ahead,
-for example after the machine was suspended.
+and advances with the monotonic clock. If the wall clock is ahead of the node's clock, for example
+because the machine was suspended, the node's clock jumps forward.
 """
 
 from __future__ import annotations

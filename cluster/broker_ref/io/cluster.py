@@ -115,8 +115,9 @@ class Cluster:
 
         The methods of `ClientSettings` return the settings in the format of each client library.
         `user` is `client` or `admin`. `mechanism` is a SASL mechanism of the cluster's `security`.
-        The default is the first mechanism. If the cluster has no `security`, the settings are for a
-        PLAINTEXT listener. Raises: ClusterError if the user or the mechanism does not exist.
+        The default is the first mechanism. If the cluster was created without `security`, clients
+        connect to a PLAINTEXT listener. Raises: ClusterError if the user or the mechanism does not
+        exist.
         """
         if self._secured is None:
             return ClientSettings(bootstrap_servers=self.bootstrap_servers)
@@ -133,7 +134,7 @@ class Cluster:
         return broker_directory(self._root(), broker_id)
 
     def start(self) -> Self:
-        """Start the controller and all brokers, and return when they serve clients.
+        """Start the controller and all brokers, and wait until they accept requests from clients.
 
         Raises: ClusterError if the cluster has already been started, BrokerStartError if a node
         cannot start, for example because of an invalid config or because a port or directory is in
@@ -253,7 +254,7 @@ class Cluster:
     def start_broker(self, broker_id: int) -> None:
         """Start a stopped broker with the same port and directory.
 
-        Return when the broker serves clients.
+        Returns once the broker serves clients.
         """
         self._require_known(broker_id)
         if self._is_running(broker_id):
@@ -397,9 +398,9 @@ def listener_configs(
 ) -> dict[str, str]:
     """Return the configs of one broker of a cluster.
 
-    The brokers of a cluster use consecutive ports for each listener, starting at the port in
-    `listeners`. If `ports` is not None, the listeners of the broker use these ports instead.
-    Raises: BrokerStartError.
+    `listeners` in `configs` contains the ports of the first broker. The other brokers use the ports
+    that follow. If `ports` is not None, the listeners of this broker use `ports` instead. Raises:
+    BrokerStartError.
     """
     changed = dict(configs)
     try:
@@ -465,7 +466,7 @@ async def stop_all(
     *,
     controlled: bool = True,
 ) -> None:
-    """Stop the brokers concurrently, then the controller, and then raise the first error."""
+    """Stop the brokers concurrently, and then the controller. Raises: the first error."""
     running = [broker for broker in brokers if not broker.ended.done()]
     results = await asyncio.gather(
         *(broker.stop(controlled=controlled) for broker in running), return_exceptions=True

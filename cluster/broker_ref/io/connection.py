@@ -2,16 +2,17 @@
 
 The connection implements Kafka's framing (a signed 32-bit big-endian length, followed by that many
 bytes) on an asyncio transport. Invariants: a length is checked before any byte of the request is
-stored. A request uses memory for the bytes that have arrived and for at most one more buffer,
-regardless of its declared length. The node handles one request per connection at a time. If a
-client stops reading its responses, the node stops handling its requests.
+stored. A request occupies memory for the bytes that have arrived plus at most one more buffer,
+regardless of the declared length of the request. The node handles one request per connection at a
+time. If a client stops reading its responses, the node stops handling requests from this client.
 
 A large request is received in pieces that are joined at the end. Joining the pieces requires one
 copy, but is four times as fast as growing a single buffer.
 
 With TLS, asyncio calls `connection_made` after the handshake. The buffer size that a TLS transport
-reports does not include the bytes in the write buffer of the underlying socket transport. Responses
-are therefore passed to the TLS transport in pieces, and only while it accepts data.
+reports does not include the bytes in the write buffer of the underlying socket transport.
+Therefore, the connection passes responses to the TLS transport in pieces, and waits while the
+transport has paused writing.
 """
 
 from __future__ import annotations
@@ -127,9 +128,9 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Keep the connection open until all responses have been sent.
 
-        A client may close only its sending side. The server cannot distinguish a half-closed
-        connection from a fully closed connection until the server sends a response. asyncio does
-        not support half-closed TLS connections.
+        A client may close only its side of the connection. The server cannot distinguish such a
+        half-closed connection from a fully closed connection until the server sends a response.
+        asyncio does not support half-closed TLS connections.
         """
         self.is_at_end = True
         self._owner.runnable(self)
@@ -162,7 +163,8 @@ class Connection(asyncio.BufferedProtocol):
     def next_request(self) -> bytes | None:
         """Return the next complete request, or None if no request is complete.
 
-        Start, pause or resume reading, depending on the buffer. Raises: RequestRefusedError.
+        Also start, pause or resume reading, depending on the free space in the buffer. Raises:
+        RequestRefusedError.
         """
         if self.is_closing or self.is_in_progress or self._is_sending_paused or self._unsent:
             self._read_if_there_is_room()
@@ -181,7 +183,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._take(frame_bytes)
 
     def limit_requests(self, bytes_max: int | None) -> None:
-        """Limit the size of requests while the client logs in. None removes the limit."""
+        """Limit the size of requests during authentication.
+
+        If `bytes_max` is None, remove the limit.
+        """
         self.request_bytes_max = bytes_max
         self.login_began_seconds = None if bytes_max is None else self._time()
 
@@ -207,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def update_sending_progress(self, now_seconds: float) -> None:
-        """Record whether the client has read responses since the previous periodic call."""
+        """Record whether the client has read responses since the previous call."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes < self._unsent_bytes_seen:
             self.last_progress_seconds = now_seconds

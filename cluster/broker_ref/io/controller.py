@@ -63,8 +63,8 @@ def controller_security(
     mechanisms = {} if found.sasl is None else found.sasl.mechanisms
     if any(mechanism.tokens is not None for mechanism in mechanisms.values()):
         raise BrokerStartError(
-            f"Controller listener {endpoint.listener} does not support signed tokens. Set "
-            "sasl.enabled.mechanisms for this listener to other mechanisms."
+            f"Controller listener {endpoint.listener} does not support OAUTHBEARER with signed "
+            "tokens. Remove OAUTHBEARER from sasl.enabled.mechanisms of this listener."
         )
     return found, tls
 

@@ -5,7 +5,7 @@
 
 All files are readable only by their owner. Invariant: the CA and the passwords stay the same after
 a restart. The brokers' certificate is renewed if the host names of the brokers have changed or if
-the certificate expires soon.
+the certificate is about to expire.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class DevelopmentSecurity:
     """The files and secrets of a secured cluster, which are created if they are missing.
 
     `data` is the data directory of the cluster. `is_new` is False if the directory already contains
-    a cluster. An existing cluster must have been created with security. The brokers' certificate
-    contains the names in `hosts` and the names of the loopback interface.
+    a cluster. A cluster that was created without security cannot be secured later. The brokers'
+    certificate contains the names in `hosts` and the names of the loopback interface.
 
     Raises: BrokerStartError if `cryptography` is not installed, the files are corrupt or the
-    existing cluster is not secured. Raises: OSError if a file cannot be read or written.
+    existing cluster is not secured, OSError if a file cannot be read or written.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DevelopmentSecurity:
         port: int,
         advertised_host: str | None = None,
     ) -> dict[str, str]:
-        """Return `configs` with the security configs. Raises: BrokerStartError."""
+        """Return `configs` combined with the security configs. Raises: BrokerStartError."""
         if LISTENERS in configs:
             raise BrokerStartError(
                 "The config 'listeners' cannot be combined with --secure or "

@@ -1,9 +1,10 @@
 """A `Storage` implementation that stores files on a disk.
 
-Invariants: no path leads outside the root directory. Only one process at a time owns the root
-directory (`.lock`, as in Kafka's log directories). At most `open_files_max` file descriptors are
-open, even if more files are in use. When a flush returns, the directory entries of the file and of
-its parent directories are durable, even if an earlier process created them and was killed.
+Invariants: no path leads outside the root directory. Only one process at a time can lock the root
+directory (with a `.lock` file, as in Kafka's log directories). At most `open_files_max` file
+descriptors are open, even if more files are in use. When a flush returns, the directory entries of
+the file and of its parent directories are durable, even if an earlier process created them and was
+killed.
 """
 
 from __future__ import annotations

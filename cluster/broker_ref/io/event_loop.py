@@ -11,7 +11,7 @@ _Result = TypeVar("_Result")
 
 
 class EventLoopThread:
-    """Runs an event loop in a daemon thread, from construction until `close`.
+    """Runs an event loop in a daemon thread until `close` is called.
 
     All methods are thread-safe, and may be called while the caller's thread runs its own
     event loop, as in a notebook.
@@ -40,7 +40,8 @@ class EventLoopThread:
     def close(self) -> None:
         """Stop the loop and cancel its tasks. Do nothing if the loop is closed.
 
-        A connection that is still being accepted is closed if its protocol aborts it.
+        If the loop is still accepting a connection, the connection is closed only if its protocol
+        aborts it.
         """
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._closed.set)

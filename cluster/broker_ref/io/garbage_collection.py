@@ -1,11 +1,11 @@
 """Limits the pauses of Python's garbage collector in the process of a broker.
 
-A full collection visits all objects of the process. With thousands of partitions, it blocks the
-event loop for hundreds of milliseconds. Most of these objects live as long as their partition, and
-reference counting frees them. Therefore, objects that survive a full collection are frozen, and
-later collections do not visit them. A full collection cannot free reference cycles of frozen
-objects. If the number of frozen objects has doubled since they were last unfrozen, all objects are
-therefore unfrozen before the next full collection.
+A full collection visits all objects of the process. In a broker with thousands of partitions, a
+full collection blocks the event loop for hundreds of milliseconds. Most of these objects live as
+long as their partition, and reference counting frees them. Therefore, objects that survive a full
+collection are frozen, and later collections do not visit them. A full collection cannot free
+reference cycles of frozen objects. To free such cycles, all objects are unfrozen before a full
+collection if the number of frozen objects has doubled since they were last unfrozen.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _OLDEST: Final = 2
 
 
 class LongLivedObjects:
-    """Freezes the objects that survive a full collection, from `start` to `stop`."""
+    """Between `start` and `stop`, freezes the objects that survive a full collection."""
 
     def __init__(self, *, frozen_margin: int = FROZEN_MARGIN) -> None:
         self._frozen = 0
         self._frozen_max = self._frozen_margin = frozen_margin
 
     def start(self) -> None:
-        """Freeze all objects, and later the objects that survive a full collection."""
+        """Freeze all current objects, and the objects that survive later full collections."""
         self._freeze(len(gc.get_objects()))
         gc.callbacks.append(self._collected)
 

@@ -1,7 +1,7 @@
 """Reads JSON Web Key Sets from files and HTTP servers, and keeps them up to date.
 
-A request runs in a daemon thread, so a slow server blocks neither the event loop nor the exit of
-the process. Invariant: the keys are replaced only by a valid key set. Source:
+HTTP requests run in a daemon thread, so a slow server blocks neither the event loop nor the exit of
+the process. Invariant: only a valid key set replaces the current keys. Source:
 `RefreshingHttpsJwks` and `JwksFileVerificationKeyResolver` in Apache Kafka.
 """
 

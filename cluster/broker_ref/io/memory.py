@@ -1,9 +1,9 @@
 """The memory limit for all requests that are being received.
 
 The limit corresponds to Kafka's `queued.max.request.bytes`, but a connection is charged for its
-buffer, not for the request length that its client has sent. Invariant: the total is at most
-`bytes_max`. The oldest request is an exception: it always receives memory, so at least one request
-can be completed.
+buffer, not for the request length that its client has sent. Invariant: the total exceeds
+`bytes_max` only because of the oldest request, which always receives memory. Therefore, at least
+one request can be completed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RequestMemory:
 
     @property
     def blocking(self) -> ConnectionId | None:
-        """Return the connection with the oldest request, or None if no request waits for memory."""
+        """Return the connection with the oldest request, or None if no connection is waiting."""
         return next(iter(self._held_bytes)) if self._requested_bytes else None
 
     def is_waiting(self, connection_id: ConnectionId) -> bool:
@@ -37,7 +37,8 @@ class RequestMemory:
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
         """Request a total of `held_bytes` for a connection. Return whether the memory was granted.
 
-        If the memory was not granted, the connection must wait until `release` returns its id.
+        If the memory was not granted, the connection must wait until a call of `release` returns
+        the connection id.
         """
         self._held_bytes.setdefault(connection_id, 0)
         if self._grant(connection_id, held_bytes):

@@ -1,7 +1,7 @@
 """Operations on a running cluster for tests, such as moving a leader or fencing a broker.
 
-The functions send the same requests as Kafka's tools. When a function returns, the brokers report
-the new state. All waits have a timeout.
+The functions send the same requests as Kafka's tools. A function returns when the brokers report
+the new state. It raises an `OperationError` if its timeout expires first.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def move_leader(
 ) -> None:
     """Make broker `to` the leader of a partition.
 
-    The broker must have an in-sync replica. This replica becomes the first replica of the
-    partition, so the broker becomes the preferred leader. Raises: OperationError.
+    The broker must be in the ISR. It becomes the first replica of the partition, so it is also the
+    preferred leader. Raises: OperationError.
     """
     what = f"Cannot move the leader of {topic}-{partition} to broker {to}"
     before = partition_info(bootstrap_servers, topic, partition)
@@ -77,7 +77,7 @@ def fenced(
 ) -> Iterator[None]:
     """Fence a running broker for the duration of a `with` block.
 
-    The function holds back the broker's heartbeats until the block ends. The block starts when the
+    The broker's heartbeats are held back until the end of the block. The block is entered when the
     broker's session has expired. After the block, the function waits until the broker is unfenced.
     Raises: OperationError.
     """

@@ -1,11 +1,11 @@
 """A node's connections to other nodes.
 
 `Peers` carries out the `SendRequest` and `CloseChannel` effects, and returns responses as events.
-Each channel has one connection, which is opened when it is needed. If the channel uses SASL, the
-node logs in first, and logs in again before its session expires. Invariants: each request produces
-one event. Responses are matched by correlation id. If a connection is lost, its pending requests
-fail, and the channel is opened again for the next request. After `close`, no connections or tasks
-remain.
+Each channel has one connection, which is opened for the first request. If the channel uses SASL,
+the node authenticates first, and authenticates again before its session expires. Invariants: each
+request produces one event. Responses are matched by correlation id. If a connection is lost, its
+pending requests fail, and the next request opens a new connection. After `close`, no connections or
+tasks remain.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Peers:
 
     `is_cut` and `drops_responses` are used for fault injection. If `is_cut` returns True, requests
     to the channel fail. If `drops_responses` returns True, responses from the channel are dropped,
-    and their requests fail after a timeout. `tls` returns the context for channels that use TLS,
-    and `login` returns the authenticator for channels that use SASL.
+    and the requests time out. `tls` returns the context for channels that use TLS, and `login`
+    returns the authenticator for channels that use SASL.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
         self._log_in_or_send(transport)
 
     def _log_in_or_send(self, transport: asyncio.Transport) -> None:
-        """Send the queued requests, unless this node must first log in, or log in again."""
+        """Authenticate if this is necessary. Otherwise, send the queued requests."""
         if self._login is not None and self._login.must_log_in(int(self._time() * 1000)):
             first = self._login.begin()
             if first is not None:

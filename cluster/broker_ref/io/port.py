@@ -1,9 +1,10 @@
-"""Reserve a broker's port, so that the broker can be restarted on the same port.
+"""Reserves a broker's port, so that the broker can be restarted on the same port.
 
 While a broker is down, other servers and outgoing client connections must not use its port. The
-kernel selects the ports of outgoing connections from the same range, and a client that connects to
-a closed port can even connect to itself. Invariant: a reserved port is bound but does not listen.
-Connection attempts are therefore refused, but a listener with SO_REUSEADDR can bind the port.
+kernel selects the ports of outgoing connections from the same range. A client that connects to a
+closed port can even be connected to itself. Invariant: a reserved port is bound but does not
+listen. Connection attempts are therefore refused, but a listener with SO_REUSEADDR can bind the
+port.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A broker in its own process, which can be killed with SIGKILL.
 
-Starts `python -m broker_ref` as a child process, waits until it serves clients, stops or kills it,
-and starts it again with the same port and directory. Invariant: after `close`, no process, open
-file or socket remains.
+Starts `python -m broker_ref` as a child process, waits until the broker accepts requests, stops or
+kills it, and restarts it with the same port and directory. Invariant: after `close`, no process,
+open file or socket remains.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class BrokerProcessError(Exception):
 class BrokerProcess:
     """A `python -m broker_ref` process with one directory and one port.
 
-    The process can be restarted. Port 0 reserves a free port until `close`. `configs` are Kafka's
-    broker configs. The context manager starts the process on entry and kills it on exit.
+    The process can be restarted. If `port` is 0, a free port is reserved until `close`. `configs`
+    contains Kafka's broker configs. The context manager starts the process on entry and kills it on
+    exit.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, timeout_seconds: float = _READY_TIMEOUT_SECONDS) -> None:
-        """Start the process and return when it serves clients.
+        """Start the process and wait until the broker accepts requests from clients.
 
-        Raises: BrokerProcessError if the process is already running, exits, or is not ready in
-        time. Raises: OSError if the config file cannot be written.
+        Raises: BrokerProcessError if the process is already running, exits, or is not ready within
+        `timeout_seconds`, OSError if the config file cannot be written.
         """
         if self.is_running:
             raise BrokerProcessError(f"Broker process {self.pid} is already running.")
@@ -98,8 +99,8 @@ class BrokerProcess:
     def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
         """Stop the process cleanly (SIGTERM) and return its exit code.
 
-        Raises: BrokerProcessError if the process is not running or does not exit in time. If it
-        does not exit in time, the process is killed.
+        If the process does not exit within `timeout_seconds`, it is killed. Raises:
+        BrokerProcessError if the process is not running or was killed.
         """
         process = self._running()
         process.terminate()

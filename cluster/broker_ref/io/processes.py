@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesSettings:
-    """The settings of a cluster. `data` is its data directory.
+    """The settings of a cluster. `data` is the data directory of the cluster.
 
     The brokers use consecutive ports starting at `port`, or free ports if `port` is 0.
     `node_arguments` are appended to the command line of each broker.
@@ -57,7 +57,7 @@ class ProcessesSettings:
 async def run(
     settings: ProcessesSettings, *, ready: Callable[[str], None], stop_requested: asyncio.Event
 ) -> None:
-    """Start the cluster, pass its addresses to `ready`, and stop when `stop_requested` is set.
+    """Start the cluster, pass its addresses to `ready`, and stop it when `stop_requested` is set.
 
     Raises: BrokerStartError.
     """

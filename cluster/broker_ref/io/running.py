@@ -1,7 +1,7 @@
 """The common parts of running brokers and controllers: storage, node, clock and server.
 
 Invariants: after a failed start, no files or sockets remain open. The future `ended` of a node
-completes once, and the node is not called afterwards.
+completes once. After that, the node receives no more calls.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def starting(
 ) -> Iterator[tuple[DiskStorage, list[socket.socket]]]:
     """Lock the data directory and open the listening sockets.
 
-    If the start fails, the sockets are closed and the directory is unlocked. The sockets are bound
-    before the logs are recovered, so the start fails immediately if a port is in use. Errors in the
-    `with` block are raised as BrokerStartError.
+    If a port is in use, the start fails immediately, before any logs are recovered. If the start
+    fails, the sockets are closed and the directory is unlocked. Errors in the `with` block are
+    raised as BrokerStartError.
     """
     try:
         with ExitStack() as opened:
@@ -108,8 +108,8 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting requests, flush and close the logs, and unlock the directory.
 
-        Raises: LogError or StorageError if a log could not be flushed. All other parts are closed
-        even in this case.
+        Raises: LogError or StorageError if a log cannot be flushed. All other components are closed
+        nevertheless.
         """
         try:
             await self.server.stop()

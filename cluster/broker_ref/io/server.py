@@ -1,10 +1,11 @@
 """The asyncio server of one sans-IO node.
 
 The server accepts clients, passes their requests to the node, carries out the effects that the node
-returns (including requests to other nodes), and calls the node at its deadlines. It also limits the
-resources that malicious or slow clients can use. Invariants: no client can stop the server or block
-other clients. If the node raises an exception, the exception is logged with its traceback, and the
-connection that caused it is closed. After `stop`, no timer or socket remains.
+returns (including requests to other nodes), and calls the node when one of its deadlines expires.
+The server also limits the resources that malicious or slow clients can use. Invariants: no client
+can stop the server or block other clients. If the node raises an exception, the server logs the
+traceback and closes the connection whose request caused the exception. After `stop`, no timer or
+socket remains.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ServerListener:
 
 
 class Server:
-    """The server of one node on its listeners, within one event loop.
+    """Serves the listeners of one node, within one event loop.
 
     `on_step` is called after the node has handled an event.
     """
@@ -166,9 +167,9 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
-        """Run the work of the node that is due.
+        """Run the node's due work.
 
-        Call this method after a method of the node has been called directly.
+        Call this method after calling a method of the node directly.
         """
         if self._is_stopping:
             return
@@ -212,9 +213,9 @@ class Server:
     async def stop(self, *, grace_seconds: float = 1.0) -> None:
         """Stop the server and close all connections.
 
-        The server accepts no more clients, discards waiting requests and sends pending responses.
-        Responses that a client has not read within `grace_seconds` are discarded. After this method
-        returns, the node receives no more events and can be closed.
+        The server accepts no more connections, discards queued requests and sends pending
+        responses. Responses that a client has not read within `grace_seconds` are discarded. After
+        this method returns, the node receives no more events and can be closed.
         """
         self._halt()
         for connection in list(self._connections.values()):
@@ -471,8 +472,9 @@ class Server:
     def _bound_unsent_bytes(self, added_bytes: int) -> None:
         """Limit the total size of unread responses.
 
-        If the limit is exceeded, drop the clients that have been stalled the longest. The bytes are
-        counted only if the limit may be exceeded, because counting visits all connections.
+        If the limit is exceeded, drop the clients that have been stalled the longest. An upper
+        bound of the total size is compared with the limit first, because calculating the exact size
+        visits all connections.
         """
         self._unsent_bytes_max += added_bytes
         if self._unsent_bytes_max <= self._limits.unsent_bytes_max:

@@ -1,7 +1,7 @@
 """The settings of a node: addresses, directory and configs.
 
-Settings are validated before anything is started. Each invalid setting is reported on one line in a
-`BrokerStartError`.
+Settings are validated before the node is started. A `BrokerStartError` reports each invalid setting
+in one line.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ControllerSettings:
 
     `configs` contains Kafka's broker configs. Port 0 selects a free port. `features` contains the
     finalized feature versions that differ from the defaults. `scram_credentials` contains the
-    credentials of the first users. If `data` already contains a cluster, `features` and
+    initial SCRAM credentials. If `data` already contains a cluster, `features` and
     `scram_credentials` are ignored.
     """
 

@@ -1,4 +1,4 @@
-"""The validators of a broker's signed tokens.
+"""The validators for the signed tokens that a broker accepts.
 
 Imports the modules that need the package `cryptography` only if a listener uses signed tokens.
 """
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class SignedTokens:
-    """The validators by listener name. Their keys are kept up to date until `stop`.
+    """Maps each listener name to the validator of the listener's tokens.
 
-    Raises: BrokerStartError if `cryptography` is needed but not installed.
+    The keys of the validators are kept up to date until `stop` is called. Raises: BrokerStartError
+    if `cryptography` is required but not installed.
     """
 
     def __init__(self, listeners: Mapping[str, ListenerSettings]) -> None:

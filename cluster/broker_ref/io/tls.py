@@ -43,7 +43,7 @@ class TlsSettingsError(Exception):
 
 
 def server_context(settings: TlsSettings, *, listener: str) -> ssl.SSLContext:
-    """Return the context for clients of a listener. Raises: TlsSettingsError."""
+    """Return the SSL context for clients of a listener. Raises: TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
@@ -52,7 +52,7 @@ def server_context(settings: TlsSettings, *, listener: str) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings, *, listener: str) -> ssl.SSLContext:
-    """Return the context for connections to other brokers. Raises: TlsSettingsError."""
+    """Return the SSL context for connections to other brokers. Raises: TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
     _load(context, settings, listener)
@@ -99,11 +99,11 @@ def _load_key_store(context: ssl.SSLContext, store: Store) -> None:
 
 
 class _Handshake:
-    """A TLS context for one connection. It stores the alert of a failed handshake.
+    """A TLS context for one connection. If the handshake fails, the context stores the TLS alert.
 
-    asyncio closes the connection when a handshake fails, without sending the alert that
-    contains the reason. If `has_begun` is True, an asyncio transport owns the socket `client` and
-    closes it. If `is_complete` is True, the protocol of the connection owns this transport.
+    When a handshake fails, asyncio closes the connection without sending the alert, which contains
+    the reason. If `has_begun` is True, an asyncio transport owns the socket `client` and closes it.
+    If `is_complete` is True, the protocol of the connection owns this transport.
     """
 
     def __init__(self, context: ssl.SSLContext, client: socket.socket) -> None:

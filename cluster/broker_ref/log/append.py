@@ -17,11 +17,11 @@ class AppendOrigin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """The offsets and the append time of a batch. `log_append_time_ms` is -1 with CreateTime.
+    """The offsets and the append time of a batch.
 
-    For a duplicate, the result contains the offsets of the original batch. As in Apache Kafka, the
-    `log_append_time_ms` of a duplicate is the max timestamp of the original batch, even with
-    CreateTime.
+    With `message.timestamp.type=CreateTime`, `log_append_time_ms` is -1. For a duplicate, the
+    result contains the offsets of the original batch. As in Apache Kafka, the `log_append_time_ms`
+    of a duplicate is the max timestamp of the original batch, even with CreateTime.
     """
 
     base_offset: int

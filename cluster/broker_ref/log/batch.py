@@ -194,11 +194,11 @@ def store_crc(batch: bytearray) -> None:
 def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
     """Check the format and the CRC of the batches in `records` and return their headers.
 
-    An incomplete batch at the end is ignored, as in Kafka.
+    An incomplete batch at the end of `records` is ignored, as in Kafka.
 
     Raises: LogError(CORRUPT_MESSAGE) for an invalid length, an unknown magic byte or a wrong CRC;
-    LogError(INVALID_RECORD) for magic 0 or 1, or if there is no complete batch. Since version 3,
-    Produce requests must use message format v2 (`ProduceRequest.validateRecords`).
+    LogError(INVALID_RECORD) for magic 0 or 1, or if there is no complete batch. Produce requests of
+    version 3 and later must use message format v2 (`ProduceRequest.validateRecords`).
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -281,8 +281,8 @@ def check_produced_batch(header: BatchHeader) -> None:
     these cases:
 
     - The base offset is not 0.
-    - The record count is inconsistent, or too large for the size of the batch.
-    - The batch is a control batch, or its sequence is missing.
+    - The record count does not match the offsets, or is too large for the size of the batch.
+    - The batch is a control batch, or has a producer id but no sequence number.
     """
     counted = header.last_offset_delta + 1
     records_bytes = header.size_bytes - HEADER_BYTES
@@ -315,9 +315,9 @@ def rewrite(
 ) -> bytearray:
     """Return a copy of a batch with the fields that the broker assigns.
 
-    With CreateTime, `log_append_time_ms` is None. With LogAppendTime, it becomes the max timestamp,
-    and the timestamp type in the attributes is set. The CRC is recomputed only if bytes that it
-    covers have changed.
+    With CreateTime, `log_append_time_ms` is None. With LogAppendTime, it becomes the max timestamp
+    of the copy, and the timestamp type is set in the attributes. The CRC is recomputed only if the
+    attributes or the max timestamp have changed.
     """
     patched = bytearray(batch)
     length: int = _PREFIX.unpack_from(patched)[1]
@@ -376,8 +376,8 @@ def encode_batch(
 ) -> bytes:
     """Encode an uncompressed batch with CreateTime, for internal topics and tests.
 
-    The records receive consecutive offsets starting at `base_offset`; their own offsets are
-    ignored.
+    The records receive consecutive offsets starting at `base_offset`. The `offset` fields of the
+    records are ignored.
     """
     listed = list(records)
     base_timestamp = listed[0].timestamp

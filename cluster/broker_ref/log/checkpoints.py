@@ -12,10 +12,10 @@
     0 0                    epoch start-offset          (leader-epoch-checkpoint)
     3 1042
 
-These functions read and write the files. A file in any other format is rejected with an error that
-contains its name, and is never partially read. The clean-shutdown file is JSON with the broker
-epoch, for example `{"version":0,"brokerEpoch":42}`. Source: `CheckpointFile`,
-`OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
+These functions read and write the files. If a file has a different format, it is rejected as a
+whole, with an error that contains its name. The clean-shutdown file is JSON with the broker epoch,
+for example `{"version":0,"brokerEpoch":42}`. Source: `CheckpointFile`, `OffsetCheckpointFile`,
+`LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]])
 
 
 def read_clean_shutdown_epoch(storage: Storage) -> int:
-    """Return the broker epoch of the last shutdown, or -1 if that shutdown was not clean.
+    """Return the broker epoch of the last clean shutdown, or -1 if the last shutdown was not clean.
 
-    As in Kafka, invalid contents do not cause an error, but result in -1.
+    As in Kafka, return -1 if the contents of the file are invalid.
     """
     if not storage.exists(CLEAN_SHUTDOWN_FILE):
         return NO_BROKER_EPOCH

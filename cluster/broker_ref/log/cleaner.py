@@ -1,10 +1,10 @@
-"""Compact all logs in a data directory in bounded steps (Kafka's `LogCleaner`).
+"""Compacts all logs in a data directory in bounded steps (Kafka's `LogCleaner`).
 
 The cleaner selects the log with the largest dirty ratio, compacts it over several calls, stores the
 clean offset in `cleaner-offset-checkpoint`, and then selects the next log. Invariants: only one log
 is compacted at a time. If segments of the log are removed during its compaction (because of
-truncation or deletion), the compaction is aborted. Retention skips the log. The cleaner replaces
-Kafka's cleaner threads in a single-threaded broker.
+truncation or deletion), the compaction is aborted. Retention skips a log that is being compacted.
+The cleaner replaces Kafka's cleaner threads in a single-threaded broker.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class LogCleaner:
         """Perform about `budget_bytes` of compaction work. Return whether more work may remain.
 
         A call completes the compaction of at most one log, because each completed compaction writes
-        a checkpoint file. `stable_offsets` contains the last stable offsets of logs. Only these
-        logs are compacted. This method never raises an exception. A log that is corrupt or triggers
-        a bug is skipped until the broker restarts. A log whose storage fails is skipped until the
-        next call.
+        a checkpoint file. Only logs whose last stable offset is in `stable_offsets` are compacted.
+        This method never raises an exception. If a log is corrupt or its compaction fails because
+        of a bug, the log is skipped until the broker restarts. If the storage of a log fails, the
+        log is skipped until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -103,8 +103,8 @@ class LogCleaner:
                 run.steps.close()
             except StorageError as error:
                 logger.warning(
-                    "Failed to remove a file from an aborted compaction. The broker will remove "
-                    "the file at the next startup: %s",
+                    "Failed to remove a file that an aborted compaction had created. The broker "
+                    "will remove the file at the next startup: %s",
                     error,
                 )
 
@@ -144,7 +144,7 @@ class LogCleaner:
     def _failed(self, log: PartitionLog, error: Exception) -> bool:
         """Log why a log was not compacted. Return whether other logs can be compacted."""
         if isinstance(error, StorageError):
-            logger.warning("Compaction of %s is postponed: %s", log.directory, error)
+            logger.warning("Postponing the compaction of %s: %s", log.directory, error)
             return False
         if isinstance(error, LogError) and error.error_code is ErrorCode.kafka_storage_error:
             return False

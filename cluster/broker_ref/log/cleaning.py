@@ -1,4 +1,4 @@
-"""Compact one log: keep the last record of each key (Kafka's `Cleaner`).
+"""Compacts one log: retains the last record for each key (Kafka's `Cleaner`).
 
 1. Read the dirty part of the log and store the offset of the last record of each key in a map,
    until the map is full.
@@ -51,9 +51,9 @@ def clean_log(
 ) -> Generator[int, None, int]:
     """Compact a log. Yield the cost of each step in bytes.
 
-    Return the offset up to which the log is compacted. If the generator is closed, groups that have
-    already been replaced remain compacted, and the rest of the log is unchanged. Raises: LogError,
-    StorageError.
+    Return the offset up to which the log is compacted. If the generator is closed early, segments
+    that have already been replaced remain compacted, and the rest of the log remains unchanged.
+    Raises: LogError, StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
     end_offset = yield from _fill_map(log_to_clean, offsets)
@@ -70,9 +70,9 @@ def clean_log(
 
 
 def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
-    """Store the last offset of each key in the dirty part of the log.
+    """Add the last offset of each key in the dirty part of the log to `offsets`.
 
-    Return the end offset of the part whose keys are in the map.
+    Return the end offset of the part whose keys were added.
     """
     start_offset, end_offset = (
         log_to_clean.first_dirty_offset,
@@ -165,7 +165,8 @@ class _LastBatches:
 class _Cleaner:
     """The second step of a compaction, which copies the retained records.
 
-    The map `offsets` contains the keys of the dirty records below `end_offset`.
+    The map `offsets` contains the last offset of each key in the dirty part of the log, up to
+    `end_offset`.
     """
 
     log: PartitionLog

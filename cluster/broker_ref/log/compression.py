@@ -1,4 +1,4 @@
-"""The four codecs of record batches, with a limit on the decompressed size.
+"""The four compression codecs for record batches, with a limit on the decompressed size.
 
 The records of a batch are decompressed in pieces, and compressed again after compaction. Invariant:
 at most `DECOMPRESSED_BYTES_MAX` bytes are decompressed per batch, and at most one block is in
@@ -83,7 +83,7 @@ def decompressed_pieces(
 ) -> Iterator[bytes | memoryview]:
     """Yield the decompressed bytes of `data` in pieces.
 
-    Raises: LogError(CORRUPT_MESSAGE) if `data` is not valid for the codec or expands to more than
+    Raises: LogError(CORRUPT_MESSAGE) if `data` cannot be decompressed or expands to more than
     `bytes_max` bytes.
     """
     pieces: Iterator[bytes | memoryview]

@@ -1,8 +1,8 @@
 """The topic configs that the log uses.
 
-The table `TOPIC_CONFIGS` is used to parse and validate values, and to describe topic configs in the
-admin APIs. Names, types, defaults and limits are those of Apache Kafka 4.3 (`LogConfig`,
-`TopicConfig`).
+The table `TOPIC_CONFIGS` defines how values are parsed and validated, and what the admin APIs
+return for topic configs. Names, types, defaults and limits are those of Apache Kafka 4.3
+(`LogConfig`, `TopicConfig`).
 """
 
 from __future__ import annotations
@@ -224,10 +224,10 @@ _ROWS: Mapping[str, TopicConfig] = MappingProxyType({row.name: row for row in TO
 
 
 def check_combination(configs: Mapping[str, str]) -> None:
-    """Check that the minimum compaction lag does not exceed the maximum.
+    """Check that `min.compaction.lag.ms` does not exceed `max.compaction.lag.ms`.
 
-    A log can be opened with any combination: brokers do not reject a combination that results from
-    dynamic broker configs and topic configs. Source: `LogConfig.validateValues`. Raises:
+    Brokers skip this check when they open a log, because they never reject a combination of topic
+    configs and dynamic broker configs. Source: `LogConfig.validateValues`. Raises:
     InvalidTopicConfigError.
     """
     shortest, longest = (
@@ -277,8 +277,8 @@ class LogConfig:
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
         """Return the settings of a topic. Configs that the log does not use are ignored.
 
-        Each value is checked individually. `check_combination` checks the values together. Raises:
-        InvalidTopicConfigError for a value that Kafka rejects.
+        Each value is checked individually. `check_combination` checks constraints between two
+        configs. Raises: InvalidTopicConfigError for a value that Kafka rejects.
         """
         fields: dict[str, object] = {
             name.replace(".", "_"): _ROWS[name].parse(value)

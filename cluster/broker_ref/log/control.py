@@ -60,7 +60,7 @@ def encode_marker(
 def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
     """Decode the marker in a complete control batch whose CRC has been checked.
 
-    Return None if the control record has another type, or if compaction has removed the record.
+    Return None if the control record is not a transaction marker, or if compaction has removed it.
     Raises: LogError(INVALID_RECORD).
     """
     record = next(decode_records(batch), None)

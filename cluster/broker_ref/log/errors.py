@@ -33,7 +33,7 @@ class RecordError:
 
 
 class RecordValidationError(LogError):
-    """Some records of a batch are invalid. No records of the batch were appended.
+    """Some records of a batch are invalid, so the entire batch was rejected.
 
     Source: `org.apache.kafka.storage.internals.log.RecordValidationException`.
     """
@@ -46,10 +46,10 @@ class RecordValidationError(LogError):
 
 
 class CorruptLogError(LogError):
-    """The file `path` of the log is corrupt at byte `position`, and recovery must not truncate it.
+    """The log file `path` is corrupt at byte `position`, and recovery must not truncate the file.
 
-    The error code is CORRUPT_MESSAGE, because consumers fail on this error instead of retrying
-    forever.
+    The error code is CORRUPT_MESSAGE, because a consumer that receives this error fails instead of
+    retrying forever.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:

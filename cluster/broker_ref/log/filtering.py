@@ -53,9 +53,9 @@ def filter_batch(
 ) -> bytes | None:
     """Return a batch with only the records that `retain` accepts, or None if nothing remains.
 
-    A batch without a delete horizon receives `new_delete_horizon_ms` if it contains a tombstone or
-    if `is_discardable_marker` is True. If `retain_empty` is True, the header of a batch without
-    records is retained. Raises: LogError if the records cannot be decoded.
+    A batch without a delete horizon receives the delete horizon `new_delete_horizon_ms` if it
+    contains a tombstone or `is_discardable_marker` is True. If `retain_empty` is True, the header
+    of a batch without records is retained. Raises: LogError if the records cannot be decoded.
     """
     held: list[RecordView] | None = None
 
@@ -94,8 +94,8 @@ def filter_batch(
 def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
     """Yield the record fields that compaction needs, one record of the batch at a time.
 
-    Raises during iteration: LogError if the records cannot be decoded, or if their offsets do not
-    ascend within the batch. The offsets are checked because they determine which records of other
+    Raises during iteration: LogError if the records cannot be decoded, or if their offsets are not
+    in ascending order. The offsets are checked because they determine which records of other
     batches are removed.
     """
     pieces = decompressed_pieces(header.compression, batch[HEADER_BYTES:])

@@ -5,8 +5,8 @@
 
 A lookup returns the position or offset at which a search in the log file starts. Invariants:
 entries are in ascending order. An index may be incomplete, but all its entries are correct. An
-index can be rebuilt from the log file. Only the number of entries is kept in memory. A lookup reads
-a few blocks. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
+index can be rebuilt from the log file. Only the number of entries is cached in memory, so a lookup
+reads a few blocks of the file. Source: `OffsetIndex`, `TimeIndex`, `AbstractIndex`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A file that is created when it is needed.
+"""A file that is created lazily.
 
 An empty segment has no index files, so a new partition creates fewer files. Invariant: a file that
 does not exist is treated as empty.

@@ -2,8 +2,8 @@
 
 The (leader epoch, start offset) entries of a log are stored in `leader-epoch-checkpoint`.
 Invariants: leader epochs and start offsets are strictly ascending. A new leader epoch is written to
-disk before its first record. A leader epoch without records is not needed after a crash, because
-the next leader has a higher leader epoch.
+disk before its first record is appended. A leader epoch without records can be lost in a crash,
+because the next leader has a higher leader epoch.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class LeaderEpochFileCache:
         return self._entries[index - 1][0] if index else None
 
     def end_offset_for_epoch(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
-        """Return (leader epoch, end offset) of the largest leader epoch that is at most `epoch`.
+        """Return the largest leader epoch that is at most `epoch`, and its end offset.
 
         Return (-1, -1) if `epoch` is newer than all known leader epochs. If `epoch` is older than
-        all known leader epochs, its end offset is the start offset of the oldest known leader
+        all known leader epochs, return `epoch` and the start offset of the oldest known leader
         epoch.
         """
         if epoch == UNDEFINED_EPOCH or not self._entries or epoch > self._entries[-1][0]:
@@ -95,7 +95,7 @@ class LeaderEpochFileCache:
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the leader epochs that end at or before `start_offset`.
 
-        After this call, the leader epoch of the record at `start_offset` starts at `start_offset`.
+        After this call, the leader epoch of the record at `start_offset` starts at this offset.
         """
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:

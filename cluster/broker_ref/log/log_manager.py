@@ -61,13 +61,13 @@ logger = logging.getLogger(__name__)
 class LogManager:
     """The logs in one `Storage`, which only one process can use at a time.
 
-    `DiskStorage` locks its root directory for this purpose.
+    `DiskStorage` locks its root directory to prevent use by other processes.
     """
 
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints and remove the clean-shutdown marker.
 
-        `remove_deleted` finishes interrupted deletions.
+        Later calls of `remove_deleted` complete the deletions that a crash has interrupted.
 
         Raises: CorruptLogError with the name of a corrupt checkpoint file, StorageError.
         """
@@ -114,9 +114,10 @@ class LogManager:
     ) -> PartitionLog:
         """Open the log of a partition, or create the log if it does not exist.
 
-        `before_first_write` is called before the first record is written. If the call fails, it is
-        repeated before the next write. Raises: CorruptLogError, StorageError. If opening fails, the
-        files of the log are unchanged, and the next shutdown is not recorded as clean.
+        `before_first_write` is called before the first record is written. If `before_first_write`
+        raises an exception, it is called again before the next write. If the log cannot be opened,
+        its files remain unchanged, and the next shutdown is not recorded as clean. Raises:
+        CorruptLogError, StorageError.
         """
         key = (topic, partition)
         assert key not in self._logs, f"{topic}-{partition} is already open"
@@ -143,10 +144,10 @@ class LogManager:
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
 
     def _before_truncation(self, key: TopicPartition, offset: int) -> None:
-        """Lower the offsets of a log in the checkpoint files.
+        """Lower the checkpointed offsets of a log to at most `offset`.
 
-        A file is written only if it contains a higher offset or a different log start offset for
-        this log.
+        The checkpointed log start offset becomes the current log start offset. A checkpoint file is
+        rewritten only if its entry for this log has changed.
         """
         for path, offsets in self._checkpoints().items():
             if key in offsets and path != LOG_START_OFFSET_FILE:
@@ -160,16 +161,16 @@ class LogManager:
     def delete_log(self, topic: str, partition: int, *, topic_id: str) -> None:
         """Close the log of a partition and rename it, so that `remove_deleted` removes its files.
 
-        After a crash, the log is either complete or deleted. `topic_id` distinguishes logs with
-        the same name. Raises: StorageError if the log could not be renamed. Even in this case, the
-        checkpoints of the log are removed.
+        If the broker crashes during this call, the log is either complete or deleted at the next
+        startup. `topic_id` distinguishes logs with the same name. Raises: StorageError if the log
+        cannot be renamed. Even then, the offsets of the log are removed from the checkpoints.
         """
         self._deleted.append(self._move(topic, partition, topic_id, _DELETE_SUFFIX))
 
     def remove_deleted(self, logs_max: int) -> bool:
         """Remove the files of at most `logs_max` deleted logs. Return whether more remain.
 
-        The next startup removes files that cannot be removed now. Source: Kafka's
+        If a file cannot be removed, the broker removes it at its next startup. Source: Kafka's
         `LogManager.deleteLogs`.
         """
         for _ in range(min(logs_max, len(self._deleted))):
@@ -185,11 +186,11 @@ class LogManager:
         return bool(self._deleted)
 
     def rename_stray(self, topic: str, partition: int, *, topic_id: str) -> str:
-        """Close the log of a partition, rename it as a stray log, and return the new name."""
+        """Close the log of a partition, mark its directory as stray, and return the new name."""
         return self._move(topic, partition, topic_id, _STRAY_SUFFIX)
 
     def remove_checkpoints(self, topic: str, partition: int) -> None:
-        """Durably remove a partition's checkpoints, so that a new log does not inherit them."""
+        """Durably remove a partition's checkpointed offsets, so a new log does not use them."""
         key = (topic, partition)
         self._remove_from_checkpoints(key)
         for path, offsets in self._written.items():
@@ -214,7 +215,7 @@ class LogManager:
         return self._cleaner.is_compacting(log)
 
     def set_dedupe_buffer_bytes(self, dedupe_buffer_bytes: int) -> None:
-        """Set the memory limit of the key map, starting with the next compaction."""
+        """Set the memory limit for the offset maps of future compactions."""
         self._cleaner.dedupe_buffer_bytes = dedupe_buffer_bytes
 
     def _move(self, topic: str, partition: int, topic_id: str, suffix: str) -> str:
@@ -238,8 +239,8 @@ class LogManager:
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the checkpoint files whose offsets have changed.
 
-        `high_watermarks` contains the high watermarks of open logs. Other checkpointed high
-        watermarks do not change.
+        `high_watermarks` contains the high watermarks of open logs. The checkpointed high
+        watermarks of all other logs do not change.
         """
         known = high_watermarks or {}
         for key in self._logs:
@@ -247,7 +248,7 @@ class LogManager:
         self.write_checkpoints()
 
     def update_checkpoint(self, topic: str, partition: int, high_watermark: int | None) -> None:
-        """Update the offsets that the next call to `write_checkpoints` writes for a log.
+        """Update the offsets of a log that the next call of `write_checkpoints` will write.
 
         If `high_watermark` is None, the checkpointed high watermark does not change.
         """
@@ -294,9 +295,9 @@ class LogManager:
     ) -> None:
         """Flush and close all logs, then write the checkpoints and the clean-shutdown marker.
 
-        The marker contains the broker epoch. If a log could not be opened or written to, the marker
-        is not written, and the next startup recovers the logs. Raises: the first LogError or
-        StorageError, after all logs have been closed.
+        The marker contains the broker epoch. If a log could not be opened or written to, the
+        manager does not write the marker, and recovers the logs at the next startup. Raises: the
+        first LogError or StorageError, after all logs have been closed.
         """
         self._cleaner.abort()
         clean = not self._unclean_logs
@@ -318,10 +319,11 @@ class LogManager:
             raise errors[0]
 
     def _has_unopened_records(self) -> bool:
-        """Return whether a log that was not opened may have to be recovered.
+        """Return whether the data directory contains a log with records that was not opened.
 
-        Logs without records are ignored, because a power failure can remove the topic id of such a
-        log. The broker then retains the directory of the log even after the topic is deleted.
+        The next startup may have to recover such a log. Logs without records are ignored, because a
+        power failure can remove their topic ids. The broker then retains the directory of such a
+        log even after the topic is deleted.
         """
         return any(
             has_records(self._storage, f"{topic}-{partition}")

@@ -39,7 +39,7 @@ def find_cleanable(
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         if not config.delete:
             logger.warning(
-                "%s: the cleaner checkpoint %d is not between the log start offset %d and the "
+                "%s: the checkpointed offset %d is not between the log start offset %d and the "
                 "log end offset %d. The entire log will be compacted again",
                 log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
             )  # fmt: skip

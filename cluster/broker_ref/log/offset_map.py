@@ -1,7 +1,7 @@
 """A map from each key to the offset of its last record (Kafka's `OffsetMap`).
 
-Compaction removes a record if the map contains a higher offset for its key. Invariant: the map uses
-less memory than its limit, unless it contains only one key. The map contains keys, whereas Kafka's
+Compaction removes a record if the map contains a higher offset for its key. Invariant: the map does
+not exceed its memory limit, unless it contains only one key. The map contains keys, whereas Kafka's
 `SkimpyOffsetMap` contains hashes of keys.
 """
 

@@ -10,10 +10,10 @@
     reads below it      records below it are       the offset of the
     are rejected        flushed to disk            next record
 
-Invariants: offsets ascend from the log start offset to the log end offset, with gaps only after
-compaction. An append that is rejected does not change the log. After a failed write, the log
-rejects appends until it is reopened, because the state on disk is unknown. A failed read, or a
-write that was not started, does not change the log.
+Invariants: offsets increase from the log start offset to the log end offset. Only compaction
+creates gaps between them. A rejected append does not change the log. After a failed write, the log
+rejects appends until it is reopened, because the state on disk is unknown. A failed read does not
+change the log. Neither does a write that failed before it started.
 """
 
 from __future__ import annotations
@@ -105,14 +105,18 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open the log in `directory`, or create it if it does not exist.
 
-        `clean` means that the last shutdown was clean, so no recovery is necessary.
+        If `clean` is True, the last shutdown was clean, so the log does not need to be recovered.
         `recovery_point`, `log_start_offset` and `high_watermark` are the checkpointed offsets (see
-        `LogManager`). After an unclean shutdown, recovered records are flushed if `flush.messages`
-        requires it, so that no record is read and then lost in a power failure. Kafka's
-        `LogLoader.recoverLog` does not flush them. Before each truncation, `on_truncate` is called
-        with the new log end offset. This function must durably lower the checkpoints.
-        `before_first_write` is called before the first write. If the call fails, it is repeated
-        before the next write. Raises: CorruptLogError with the file and the position, StorageError.
+        `LogManager`). Before each truncation, the log calls `on_truncate` with the new log end
+        offset. `on_truncate` must durably lower the checkpoints. The log calls
+        `before_first_write` before the first write. If `before_first_write` raises an exception, it
+        is called again before the next write.
+
+        After an unclean shutdown, recovered records are flushed if their number reaches
+        `flush.messages`, so that no consumer reads a record that a power failure then removes. In
+        contrast, Kafka's `LogLoader.recoverLog` does not flush recovered records.
+
+        Raises: CorruptLogError with the file and the position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -191,7 +195,7 @@ class PartitionLog:
 
         - The topic is compacted, or it limits the age of timestamps.
         - The max timestamp is too far in the future.
-        - `compression.type` sets another codec.
+        - `compression.type` specifies a codec that differs from the codec of the batch.
 
         Raises: LogError with one of Kafka's error codes (INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
@@ -224,7 +228,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """As the leader, append a marker that ends a producer's transaction.
+        """Append a marker that completes a producer's transaction. This broker must be the leader.
 
         Raises: LogError with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
         KAFKA_STORAGE_ERROR.
@@ -265,8 +269,8 @@ class PartitionLog:
     def append_as_follower(self, records: bytes, *, now_ms: int) -> None:
         """Append batches to which the leader has assigned offsets (`UnifiedLog.appendAsFollower`).
 
-        The first batch starts at the log end offset, or above it if the leader's log was compacted.
-        All batches are checked before the first one is written. Raises:
+        The first batch starts at the log end offset, or at a higher offset if the leader's log was
+        compacted. All batches are checked before the first one is written. Raises:
         LogError(OFFSET_OUT_OF_RANGE) if the first batch starts below the log end offset,
         LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
         """
@@ -371,9 +375,9 @@ class PartitionLog:
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Durably remove all batches that end at or after `offset` (`UnifiedLog.truncateTo`).
 
-        A batch that contains `offset` is removed entirely. In this case, or if there is a gap
-        before `offset`, the new log end offset is lower than `offset`. `on_truncate` is called
-        before any data is removed. Raises: LogError.
+        A batch that contains `offset` is removed entirely. The new log end offset is lower than
+        `offset` if `offset` is in the middle of a batch, or if there is a gap before `offset`.
+        `on_truncate` is called before any data is removed. Raises: LogError.
         """
         self._health.require()
         with self._health.writing():
@@ -435,10 +439,11 @@ class PartitionLog:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes:
-        """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
+        """Return complete batches up to `end_offset`, from the batch that contains `start_offset`.
 
         Return no batches if `start_offset` is at or above `end_offset`, or if the first batch
-        exceeds `max_bytes` and `at_least_one_batch` is False. One call reads from one segment.
+        exceeds `max_bytes` and `at_least_one_batch` is False. Each call reads from a single
+        segment.
 
         Raises: LogError(OFFSET_OUT_OF_RANGE) if `start_offset` is below the log start offset or
         above the log end offset, CorruptLogError if a batch on disk is corrupt.
@@ -458,8 +463,8 @@ class PartitionLog:
     def position_of(self, offset: int) -> LogPosition:
         """Return the position of the batch that contains `offset`.
 
-        If `offset` is the log end offset, return the position of the end of the log. Only batch
-        headers are read, not records. Raises: the same errors as `read`.
+        If `offset` is the log end offset, return the end position of the log. Only batch headers
+        are read. Raises: see `read`.
         """
         self._require_in_range(offset)
         if offset == self.log_end_offset:
@@ -497,7 +502,7 @@ class PartitionLog:
             )
 
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
-        """Return the first record with the largest timestamp.
+        """Return the first of the records with the largest timestamp in the log.
 
         Return None if this record is at or above `end_offset`. As in Kafka, the record can be
         below the log start offset if its segment still exists.
@@ -532,9 +537,9 @@ class PartitionLog:
     ) -> int:
         """Delete at most `segments_max` old segments according to `cleanup.policy`.
 
-        Only segments below `high_watermark` are deleted (default: the log end offset). If the
-        active segment is deleted, a new active segment is created first. Return the number of
-        deleted segments.
+        Return the number of deleted segments. Only segments below `high_watermark` (default: the
+        log end offset) are deleted. Before the active segment is deleted, a new active segment is
+        created.
         """
         self._health.require()
         with self._health.writing():
@@ -575,8 +580,8 @@ class PartitionLog:
     def new_cleaned_segment(self, old: Sequence[LogSegment]) -> LogSegment:
         """Create an empty segment for the retained records of consecutive segments.
 
-        The new segment is not yet part of the log. Its creation time is that of the newest segment
-        in `old`, so that retention does not delete records too early. Raises: StorageError.
+        The new segment is not yet part of the log. It receives the creation time of the newest
+        segment in `old`, so that retention does not delete records too early. Raises: StorageError.
         """
         base_offset = old[0].base_offset
         for name in cleaned_names(base_offset):
@@ -585,10 +590,10 @@ class PartitionLog:
         return self._new_segment(base_offset, created_ms, name_end=CLEANED_SUFFIX)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
-        """Replace segments with the compacted segment and delete the replaced segments.
+        """Replace the segments in `old` with the compacted segment, and delete them.
 
-        After a crash, either the old segments remain, or the next startup completes the replacement
-        (see `recovery`). Raises: LogError.
+        If the broker crashes during this call, either the old segments remain, or the next startup
+        completes the replacement (see `recovery`). Raises: LogError.
         """
         self._health.require()
         with self._health.writing():

@@ -2,16 +2,16 @@
 
 Keeps the producer state, the snapshots and the transaction indexes consistent with the batches of
 the log. A batch is checked before it is appended, and the state is updated afterwards. After a
-startup or a truncation, the state is recovered from the latest snapshot. Invariants: the state is
-the result of all batches up to the log end offset. The transaction index of each segment contains
-the aborted transactions whose markers are in the segment. Source:
+startup or a truncation, the state is recovered from the latest snapshot. Invariants: the state
+reflects all batches below the log end offset. The transaction index of each segment contains the
+aborted transactions whose markers are in the segment. Source:
 `UnifiedLog.analyzeAndValidateProducerState`, `ProducerStateManager.truncateAndReload`,
 `LogSegment.recover`.
 
 One behavior deliberately differs from Kafka. Kafka assumes that a snapshot contains no batches
-above the high watermark. After a startup or a truncation, it therefore treats all markers as
-replicated, and consumers can read beyond the last stable offset. Here, markers that are not yet
-replicated are recovered from the log.
+above the high watermark. After a startup or a truncation, Kafka therefore treats all markers as
+replicated, and consumers can read beyond the last stable offset. From the log, this broker recovers
+the markers that are not yet replicated.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class ProducerLog:
     ) -> BatchMetadata | None:
         """Check a batch before the leader appends it.
 
-        Return the original batch if this batch is a duplicate, or None otherwise. Raises: LogError
-        according to the tables in `producer_state`.
+        If the batch is a duplicate, return the original batch, otherwise None. Raises: LogError
+        (see the tables in `producer_state`).
         """
         if not header.has_producer_id:
             return None
@@ -169,14 +169,14 @@ class ProducerLog:
         high_watermark: int | None = None,
         indexed_to: int | None = None,
     ) -> None:
-        """Recover the state at the log end offset.
+        """Recover the producer state at the log end offset.
 
         The state is read from the latest snapshot and the batches after it, or from all batches if
         there is no snapshot. When a log is opened, `high_watermark` is the checkpointed high
-        watermark. When a log is truncated, `high_watermark` is None, because this object already
-        contains the markers that are not replicated. If `indexed_to` is set, the transaction
-        indexes of the segments at or above this base offset are rebuilt. Raises: CorruptLogError,
-        StorageError.
+        watermark. When a log is truncated, `high_watermark` is None, because the current state
+        already contains the markers that are not replicated. If `indexed_to` is set, the
+        transaction indexes of the segments at or above this base offset are rebuilt. Raises:
+        CorruptLogError, StorageError.
         """
         self.snapshots.retain_between(log_start_offset, log_end_offset)
         listed = list(segments)
@@ -204,17 +204,17 @@ class ProducerLog:
         log_start_offset: int,
         high_watermark: int,
     ) -> ProducerStateManager:
-        """Return a producer state that contains the markers at or above the high watermark.
+        """Return a producer state with the completed transactions whose markers are not replicated.
 
-        As in Kafka, the state contains no markers if the batches before the snapshot are corrupt. A
-        log with a valid snapshot can therefore be opened.
+        If the batches before the latest snapshot are corrupt, the state is empty, as in Kafka, so
+        the log can be opened if its snapshot is valid.
         """
         try:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
             logger.warning(
-                "Cannot read the transaction markers above the high watermark. The markers are "
-                "treated as replicated: %s",
+                "Cannot read the transaction markers above the high watermark. Treating the "
+                "markers as replicated: %s",
                 error,
             )
             return ProducerStateManager()
@@ -222,9 +222,9 @@ class ProducerLog:
         return state
 
     def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerStateManager, int | None]:
-        """Return the state in the latest snapshot at or below `end_offset`.
+        """Return the state and the offset of the latest snapshot at or below `end_offset`.
 
-        Also return the offset of the snapshot. Without a snapshot, return an empty state and None.
+        If there is no such snapshot, return an empty state and None.
         """
         state = ProducerStateManager()
         latest = self.snapshots.latest(end_offset)
@@ -241,7 +241,7 @@ class ProducerLog:
         log_start_offset: int,
         indexed_to: int | None,
     ) -> ProducerStateManager:
-        """Apply all batches after the snapshot, and return the resulting state.
+        """Apply all batches after the loaded snapshot, and return the resulting state.
 
         If `indexed_to` is set, aborted transactions are added to the transaction indexes of the
         segments at or above this base offset.

@@ -105,7 +105,7 @@ class ProducerSnapshots:
         return tuple(self._offsets)
 
     def write(self, offset: int, entries: Iterable[ProducerStateEntry]) -> None:
-        """Durably store a snapshot of the state after all batches below `offset`."""
+        """Durably store a snapshot of the producer state at `offset`."""
         self._storage.write_atomically(self._path(offset), encode_snapshot(entries))
         self._offsets = sorted({*self._offsets, offset})
 
@@ -140,10 +140,10 @@ class ProducerSnapshots:
         self.retain_only(o for o in self._offsets if log_start_offset < o <= log_end_offset)
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:
-        """Remove all snapshots that are not at a base offset.
+        """Remove all snapshots that are not at the base offset of a segment.
 
-        The newest snapshot is retained if it is after the last base offset, because a clean
-        shutdown stores such a snapshot. Source: `ProducerStateManager.removeStraySnapshots`.
+        The latest snapshot is retained if it is above the last base offset, because a clean
+        shutdown writes such a snapshot. Source: `ProducerStateManager.removeStraySnapshots`.
         """
         stray = [offset for offset in self._offsets if offset not in base_offsets]
         kept = {*base_offsets, *(offset for offset in stray[-1:] if offset > base_offsets[-1])}

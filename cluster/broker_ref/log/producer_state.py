@@ -121,7 +121,7 @@ class ProducerStateManager:
     # Checks
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the stored batch with the same producer epoch and sequences, or None."""
+        """Return the stored batch that `header` duplicates, or None if there is none."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -136,8 +136,8 @@ class ProducerStateManager:
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return whether the producer has an open transaction with this producer epoch.
 
-        If the open transaction has a lower producer epoch, the marker that ends it has not arrived
-        yet.
+        If the open transaction has a lower producer epoch, return False, because its marker has not
+        been written yet.
         """
         entry = self._entries.get(producer_id)
         return entry is not None and entry.has_open_transaction and entry.epoch == epoch
@@ -160,8 +160,8 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
         """Check a batch on the leader.
 
-        The caller must have checked that the batch is not a duplicate. The caller must also have
-        verified the transaction, if necessary. Raises: LogError(INVALID_PRODUCER_EPOCH),
+        Before this check, the caller must check that the batch is not a duplicate, and verify the
+        transaction if KIP-890 requires verification. Raises: LogError(INVALID_PRODUCER_EPOCH),
         LogError(OUT_OF_ORDER_SEQUENCE_NUMBER), LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
@@ -205,7 +205,7 @@ class ProducerStateManager:
                 ErrorCode.invalid_producer_epoch,
                 f"A transaction marker for producer {producer_id} has epoch {producer_epoch}, but "
                 "the producer has already started another transaction with this epoch. The marker "
-                "is outdated.",
+                "is stale.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
@@ -217,9 +217,9 @@ class ProducerStateManager:
             )
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the first offset of the first transaction that is open or not replicated.
+        """Return the first offset of the earliest transaction that is open or not replicated.
 
-        Return None if the markers of all transactions are below the high watermark.
+        If the markers of all transactions are below the high watermark, return None.
         """
         first = next(iter(self._ongoing), None)
         for first_offset, last_offset in self._completed.items():
@@ -234,8 +234,8 @@ class ProducerStateManager:
     ) -> AbortedTransaction | None:
         """Update the state with a batch that has been written to the log.
 
-        `marker` is the marker in a control batch. Return the transaction that the marker aborts, or
-        None.
+        If the batch is a control batch, `marker` is its transaction marker. If the marker aborts a
+        transaction, return this transaction, otherwise None.
         """
         if not header.has_producer_id:
             return None
@@ -334,7 +334,7 @@ def _check_sequence(header: BatchHeader, entry: ProducerStateEntry) -> None:
     if header.base_sequence != expected:
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
-            f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-            f"{header.base_sequence}, but {expected} was expected. A previous batch or the state "
-            "of the producer was lost.",
+            f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence number "
+            f"{header.base_sequence}, but {expected} was expected. A previous batch or the "
+            "producer state was lost.",
         )

@@ -1,7 +1,7 @@
-"""Compress produced batches with the topic's codec (`compression.type`).
+"""Compresses batches from producers with the codec of the topic (`compression.type`).
 
-A batch that already has this codec, and every batch of a topic with `compression.type=producer`, is
-stored as the producer sent it. Invariant: only the codec, the size and the CRC of a batch change.
+A batch is stored unchanged if it already uses this codec, or if the topic has
+`compression.type=producer`. Invariant: only the codec, the size and the CRC of a batch change.
 Source: `LogValidator.validateMessagesAndAssignOffsetsCompressed`.
 """
 
@@ -18,7 +18,7 @@ from broker_ref.log.records import split_records
 
 
 def recompressed(header: BatchHeader, batch: memoryview, config: LogConfig) -> bytes | memoryview:
-    """Return the batch, compressed with the topic's codec.
+    """Return the batch after compressing it with the codec of the topic.
 
     Raises: LogError with INVALID_RECORD or CORRUPT_MESSAGE if the records cannot be
     decompressed, or with MESSAGE_TOO_LARGE if the result exceeds `max.message.bytes`.

@@ -1,4 +1,4 @@
-"""Encode and decode single records in message format v2.
+"""Encodes and decodes single records in message format v2.
 
     record: length varint | attributes int8 | timestamp delta varlong | offset delta varint
             | key length varint (-1: null) | key | value length varint | value
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView:
-    """The fields that compaction needs from a record, and the remaining bytes of the record.
+    """The record fields that compaction needs, and the remaining bytes of the record.
 
     `attributes` is the first byte of the record. `tail` contains all bytes after the timestamp
     delta.
@@ -60,7 +60,7 @@ class RecordView:
     tail: memoryview
 
     def encode(self, base_timestamp: int) -> bytes:
-        """Encode the record, including its length, for a batch with this base timestamp.
+        """Encode the record, including its length, for a batch with `base_timestamp`.
 
         Raises: LogError(INVALID_RECORD) if the timestamp delta is not an int64.
         """
@@ -70,11 +70,11 @@ class RecordView:
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
-    """Split the decompressed pieces into exactly `count` records, and yield the record bodies.
+    """Split the decompressed data of a batch into `count` records, and yield the record bodies.
 
     A body does not include the length of the record. Raises during iteration:
-    LogError(INVALID_RECORD) if there are too few or too many bytes, or if `count` exceeds
-    `RECORDS_MAX`.
+    LogError(INVALID_RECORD) if the data does not contain exactly `count` records, or if `count`
+    exceeds `RECORDS_MAX`.
     """
     if count > RECORDS_MAX:
         raise _invalid(f"the record count is {count}, but the limit is {RECORDS_MAX}")

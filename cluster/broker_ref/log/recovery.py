@@ -1,4 +1,4 @@
-"""Restore a log directory to a consistent state (Kafka's `LogLoader`).
+"""Restores a log directory to a consistent state (Kafka's `LogLoader`).
 
 | file or state                               | action                                         |
 | ------------------------------------------- | ---------------------------------------------- |
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """Loads one log. The offset fields contain checkpointed offsets, or 0 without a checkpoint."""
+    """Loads one log. The offset fields contain checkpointed offsets, or 0 if there are none."""
 
     storage: Storage
     directory: str

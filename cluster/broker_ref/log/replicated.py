@@ -1,7 +1,7 @@
-"""Check the batches that a follower fetches from its leader.
+"""Checks the batches that a follower fetches from its leader.
 
-Invariants: the offsets of the batches ascend, with gaps only if the leader's log was compacted. All
-CRCs are checked, but records are not decoded. Source: `UnifiedLog.appendAsFollower`,
+Invariants: the batches are in offset order, and have gaps only if the leader's log was compacted.
+All CRCs are checked, but records are not decoded. Source: `UnifiedLog.appendAsFollower`,
 `UnifiedLog.analyzeAndValidateRecords`.
 """
 
@@ -23,9 +23,10 @@ from broker_ref.log.errors import LogError
 def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> list[BatchHeader]:
     """Check the complete batches in `records`, and return their headers.
 
-    An incomplete batch at the end is ignored, as in Kafka. Raises: LogError(OFFSET_OUT_OF_RANGE) if
-    the first batch starts below `log_end_offset`, or LogError(CORRUPT_MESSAGE) if the data contains
-    no valid batches, a CRC is wrong, or offsets do not ascend.
+    As in Kafka, an incomplete batch at the end of `records` is ignored. Raises:
+    LogError(OFFSET_OUT_OF_RANGE) if the first batch starts below `log_end_offset`,
+    LogError(CORRUPT_MESSAGE) if a batch is invalid, its CRC is wrong, or the batches are not in
+    offset order.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []

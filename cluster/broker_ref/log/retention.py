@@ -1,4 +1,4 @@
-"""Count the old segments to delete (`UnifiedLog.deleteOldSegments`).
+"""Counts the segments that retention deletes (`UnifiedLog.deleteOldSegments`).
 
 | reason           | a segment is deleted if                                                       |
 | ---------------- | ----------------------------------------------------------------------------- |
@@ -54,9 +54,9 @@ def count_expired(
 
 
 def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
-    """Return a condition that accepts segments while their total size is at most `excess_bytes`.
+    """Return a predicate that accepts segments up to a total size of `excess_bytes`.
 
-    Call the condition once for each segment, oldest first.
+    Call the predicate once for each segment, oldest first.
     """
 
     def exceeds(segment: LogSegment, _: int) -> bool:

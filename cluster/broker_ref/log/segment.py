@@ -4,8 +4,8 @@
 
 A segment appends, reads and searches complete batches, and can rebuild its offset index and its
 time index from the log file. Rebuilding the transaction index requires the producer state of the
-entire log. Invariants: a segment with records has an offset index and a time index. Batches that
-`read` returns have valid CRCs and ascending offsets. If a file is corrupt, the methods raise
+entire log. Invariants: a segment with records has an offset index and a time index. `read` returns
+only batches that have valid CRCs and are in offset order. If a file is corrupt, the methods raise
 `CorruptLogError` with the path of the file and the position.
 """
 
@@ -269,8 +269,8 @@ class LogSegment:
     def delete_replaced(self) -> None:
         """Close and delete the files. The log file is deleted last.
 
-        If a crash left index files without a log file between two segments, the next startup would
-        treat the index files as corruption.
+        If the log file were deleted first, a crash could leave index files without a log file
+        between two segments. The next startup would treat such index files as corruption.
         """
         self.close()
         for path in reversed(self._paths):
@@ -288,9 +288,10 @@ class LogSegment:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes | None:
-        """Return complete batches, from the batch that contains `start_offset` up to `end_offset`.
+        """Return complete batches from `start_offset` up to `end_offset`.
 
-        Return None if the segment ends before `start_offset`. Raises: CorruptLogError.
+        The first batch may start before `start_offset`. If the segment ends before `start_offset`,
+        return None. Raises: CorruptLogError.
         """
         found = self._find(start_offset)
         if found is None:
@@ -381,7 +382,8 @@ class LogSegment:
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and the header of each batch at or after `position`.
 
-        Records are not read. Raises during iteration: CorruptLogError if a header is invalid.
+        This method does not read records. Raises during iteration: CorruptLogError if a header is
+        invalid.
         """
         for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
@@ -434,10 +436,10 @@ class LogSegment:
         return self._misplaced(position, header)
 
     def _misplaced(self, position: int, header: BatchHeader) -> str | None:
-        """Return the reason why the base offset of a batch after a gap is invalid, or None.
+        """Return the reason why the base offset of a batch after an offset gap is invalid, or None.
 
-        The CRC does not cover the base offset. A batch whose base offset is too large overlaps the
-        next batch.
+        The CRC does not cover the base offset, so it cannot detect an invalid one. If the base
+        offset is too large, the batch overlaps the next batch.
         """
         next_position = position + header.size_bytes
         following = self._log.read(next_position, HEADER_BYTES)
@@ -478,7 +480,11 @@ class LogSegment:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record at or after `start_offset` with at least this timestamp."""
+        """Find a record by timestamp.
+
+        Return the first record at or after `start_offset` whose timestamp is at least
+        `timestamp_ms`.
+        """
         if self.max_timestamp < timestamp_ms:
             return None
         offset = max(self._time_index.lookup(timestamp_ms), start_offset)
@@ -506,9 +512,9 @@ class LogSegment:
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first matching record of a batch, or None.
+        """Return the first record in a batch that satisfies both limits, or None.
 
-        The timestamp of the record is at least `timestamp_ms`, and its offset is at least
+        The timestamp must be at least `timestamp_ms`, and the offset must be at least
         `start_offset`.
         """
         has_one_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -537,8 +543,8 @@ class LogSegment:
     def recover(self) -> Iterator[BatchHeader | BadBatch]:
         """Read the log file, check all CRCs, and rebuild the offset index and the time index.
 
-        Yield the headers of valid batches. If there is an invalid batch, the last item is a
-        `BadBatch`. The log file does not change; see `truncate`.
+        Yield the headers of valid batches. If a batch is invalid, yield a `BadBatch` and stop. This
+        method does not change the log file. To remove the invalid batch, call `truncate`.
         """
         self._create_indexes()
         self._offset_index.clear()
@@ -571,9 +577,9 @@ class LogSegment:
     def truncate_to(self, offset: int) -> None:
         """Durably remove the batches that end at or after `offset`, and their index entries.
 
-        The method reads at most the bytes between two index entries. The caller must first lower
-        the recovery point, so that the next startup after a crash rebuilds the indexes. Raises:
-        CorruptLogError before the first change.
+        The caller must first lower the recovery point, so that the next startup after a crash
+        rebuilds the indexes. This method reads only the part of the log file between two index
+        entries. Raises: CorruptLogError, before any batch is removed.
         """
         kept = []
         for position, header in self._headers(*self._start_for(offset - 1)):

@@ -1,8 +1,8 @@
-"""The segments of one log in order (Kafka's `LogSegments`).
+"""The segments of one log, in offset order (Kafka's `LogSegments`).
 
-`LogSegments` finds the segment that contains an offset, reads from it, and searches all segments by
-timestamp. Invariants: base offsets ascend. There is at least one segment, except during a
-truncation. The last segment is active.
+`LogSegments` finds the segment that contains an offset, reads batches from this segment, and
+searches all segments by timestamp. Invariants: base offsets are in ascending order. There is at
+least one segment, except during a truncation. The last segment is active.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Storage(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Return the sorted names in `directory`, or no names if the directory does not exist."""
+        """Return the sorted names in `directory`, or an empty list if it does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return the contents of a file."""
@@ -75,7 +75,7 @@ class Storage(Protocol):
         """
 
     def remove(self, path: str) -> None:
-        """Remove a file durably, or a directory with its contents.
+        """Remove a file, or a directory with its contents. The removal of a file is durable.
 
         A power failure may undo the removal of a directory. A path that does not exist is ignored.
         """

@@ -1,8 +1,8 @@
 """The health of a log's storage, and the conversion of storage errors into client errors.
 
 Invariants: after a failed write, `require` raises an error until the log is reopened, because
-the state on disk is unknown. A failed read, or a write that was not started, does not affect later
-operations. In Kafka, a failed write takes the entire log directory offline.
+the state on disk is unknown. A failed read does not affect later operations. Neither does a write
+that failed before it started. In Kafka, a failed write takes the entire log directory offline.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def not_retriable() -> Iterator[None]:
 
 
 class ErrorConversion:
-    """A reusable context manager that converts each StorageError.
+    """A reusable context manager that converts each StorageError to another error.
 
-    `convert` is called with the StorageError and raises the error that replaces it.
+    `convert` is called with the StorageError, and raises the new error.
     """
 
     def __init__(self, convert: Callable[[StorageError], None]) -> None:

@@ -1,4 +1,4 @@
-"""Complete an interrupted compaction, or remove its files (`LogLoader`).
+"""Completes an interrupted compaction, or removes its files (`LogLoader`).
 
 | file name ends with  | meaning                              | action at startup                 |
 | -------------------- | ------------------------------------ | --------------------------------- |
@@ -55,7 +55,7 @@ def finish_compaction(storage: Storage, directory: str) -> None:
 
 
 def _end_offset(storage: Storage, path: str) -> int:
-    """Return the offset after the last batch of a complete copy, or 0 if it contains no batches."""
+    """Return the end offset of a complete copy, or 0 if the copy contains no batches."""
     file = storage.open(path + SWAP_SUFFIX)
     try:
         position, end_offset = 0, 0

@@ -4,11 +4,11 @@
                 | last stable offset int64              one entry per abort marker, in order
 
 A lookup returns the aborted transactions that overlap a range of offsets, so that read_committed
-consumers can discard their records. Invariants: the last offset of an entry is the offset of the
-marker, and last offsets ascend. An entry contains the last stable offset of the log after the
-marker was written. A search can therefore stop at an entry whose last stable offset is at or above
-the end of the range. The file is created when the first entry is added. Source: `TransactionIndex`,
-`AbortedTxn`.
+consumers can discard the records of these transactions. Invariants: the last offset of an entry is
+the offset of the abort marker, and last offsets are in ascending order. An entry contains the last
+stable offset of the log after the marker was written. A search can therefore stop at an entry whose
+last stable offset is at or above the end of the range. The file is created when the first entry is
+added. Source: `TransactionIndex`, `AbortedTxn`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TransactionIndex:
     def overlapping(
         self, start_offset: int, end_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Return the transactions that overlap a range, and whether the search is complete.
+        """Return the aborted transactions that overlap a range, and whether the search is complete.
 
         If the search is not complete, later segments may contain more transactions.
         """
@@ -90,7 +90,7 @@ class TransactionIndex:
             self._file.truncate(count * _ENTRY.size)
 
     def damage(self, base_offset: int) -> str | None:
-        """Return the reason why the index cannot belong to this segment, or None."""
+        """Return the reason why the index does not match the segment at `base_offset`, or None."""
         if self._file is None:
             return None
         if self._file.size() % _ENTRY.size != 0:

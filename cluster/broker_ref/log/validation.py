@@ -1,8 +1,8 @@
-"""Check a produced batch on the leader (Kafka's `LogValidator`).
+"""Checks a batch from a producer on the leader (Kafka's `LogValidator`).
 
-Batches that the topic configs or the record format do not allow are rejected with Kafka's error
-codes. Invariants: the checks change nothing. Records are decoded only if the topic is compacted, if
-the topic limits the age of timestamps, or if the max timestamp is too far in the future. The
+Batches that violate the topic configs or the record format are rejected with Kafka's error codes.
+Invariants: the checks do not change the batch or the log. Records are decoded only if the topic is
+compacted or limits the age of timestamps, or if the max timestamp is too far in the future. The
 records of a batch in a compacted topic have consecutive offsets, because compaction requires
 ascending offsets.
 """
@@ -123,6 +123,6 @@ def _check_records(
     if too_new:
         raise LogError(
             ErrorCode.invalid_timestamp,
-            f"The batch header contains the max timestamp {header.max_timestamp}, but timestamps "
-            f"must not be later than {newest_ms}. No record in the batch has this max timestamp.",
+            f"The max timestamp in the batch header is {header.max_timestamp}, but timestamps must "
+            f"not be later than {newest_ms}. No record in the batch has this max timestamp.",
         )

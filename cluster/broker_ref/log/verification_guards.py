@@ -9,8 +9,8 @@ forever. Invariant: a guard is valid for one transaction. It becomes invalid whe
 batch or a marker of the same producer is appended. Source: `VerificationStateEntry`,
 `VerificationGuard`.
 
-The lowest verified sequence is stored. If the verification of a batch is being retried, the stored
-sequence prevents a later batch from being appended first.
+For each producer, the lowest sequence number that was verified is stored. If the verification of a
+batch is retried, this sequence number prevents a later batch from being appended first.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class VerificationGuards:
         return verification is not None and verification.guard is guard
 
     def check_sequence(self, header: BatchHeader, *, is_first: bool) -> None:
-        """Check the sequence of a batch from a client.
+        """Check the base sequence of a batch that starts a transaction.
 
-        `is_first` is True if no batch of the producer is stored. Raises:
+        `is_first` is True if the producer state contains no batch of the producer. Raises:
         LogError(OUT_OF_ORDER_SEQUENCE_NUMBER).
         """
         verification = self._verifications.get(header.producer_id)
@@ -99,15 +99,16 @@ class VerificationGuards:
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
             f"Producer {header.producer_id} (epoch {header.producer_epoch}) starts a transaction "
-            f"with sequence {header.base_sequence}. The first sequence must be {expected}.",
+            f"with sequence number {header.base_sequence}. The first sequence number must be "
+            f"{expected}.",
         )
 
     def end(self, header: BatchHeader) -> None:
         """Invalidate a producer's guard after a transactional batch or a marker has been appended.
 
         If the producer uses a new epoch for each transaction, a marker with the epoch of the
-        verified transaction does not invalidate the guard. Such a marker is a late marker of the
-        previous transaction.
+        verified transaction does not invalidate the guard. Such a marker belongs to the previous
+        transaction.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:

@@ -1,11 +1,11 @@
 """Validates changes to the configs of this broker before the controller stores them.
 
-Purpose: reject changes that this broker cannot apply, and change the levels of the broker's
-loggers. The controller handles the other resources in the request. It does not know the static
-configs of the broker, and does not store logger levels. Invariants: a broker validates changes to
-its own configs and to the configs that apply to all brokers, and rejects changes to the configs of
-other brokers. A resource that occurs more than once is not changed. The client receives one result
-for each resource. Source: `kafka.server.ConfigAdminManager`.
+Rejects config changes that this broker cannot apply, and changes the levels of the broker's
+loggers. The controller handles all other changes. The controller does not know the static configs
+of the broker, and does not store logger levels. Invariants: a broker validates changes to its own
+configs and to the configs that apply to all brokers, and rejects changes to the configs of other
+brokers. A resource that occurs more than once is not changed. The client receives one result for
+each resource. Source: `kafka.server.ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _KEYS: Final = frozenset({k33_alter_configs.API.key, k44_incremental_alter_confi
 
 
 def preprocess(request: Request, broker: Broker, dispatcher: Dispatcher) -> Request | None:
-    """Return the request to forward to the controller.
+    """Return the request that must be forwarded to the controller, or None.
 
-    Rejected changes and changes to loggers are not forwarded. If there are no other changes,
-    respond to the client and return None.
+    Rejected changes and changes to loggers are not forwarded. If the request contains no other
+    changes, respond to the client and return None.
     """
     if request.api.key not in _KEYS:
         return request
@@ -103,7 +103,7 @@ def _change_loggers(
 
 
 def _check(broker: Broker, resource: Any) -> None:
-    """Raise ApiError if the resource is a broker and the change cannot be applied."""
+    """Raise ApiError if the resource is a broker and its config changes cannot be applied."""
     if resource.resource_type != ConfigResourceType.BROKER:
         return
     name = resource.resource_name
@@ -160,9 +160,9 @@ def _altered(current: Mapping[str, str], changes: Sequence[ConfigChange]) -> dic
 def _without_handled(
     request: Request, forwarded: Sequence[Any], handled: Sequence[ResourceResponse]
 ) -> Request:
-    """Return a request that contains only the forwarded resources.
+    """Return a request that contains only the resources in `forwarded`.
 
-    The response to the client also contains the resources that this broker has handled.
+    The response to the client also contains the results in `handled`.
     """
     header, wrap = request.pending.header, request.pending.wrap
     message = dataclasses.replace(request.message, resources=tuple(forwarded))

@@ -1,11 +1,11 @@
 """Authenticates the clients of SASL listeners before their requests are served.
 
-Purpose: pass the frames from a client to its `SaslServerAuthenticator` until the client is
-authenticated, and again during re-authentication (KIP-368). Invariants: no other request from a
-client is served before the client is authenticated. As in Kafka, the response to a failed
-authentication is delayed by `connection.failed.authentication.delay.ms`, and the connection is then
-closed. If a request arrives after the session has expired, the connection is closed. Source:
-`KafkaChannel` and `SocketServer.Processor`.
+Passes the frames from a client to its `SaslServerAuthenticator` until the client is authenticated,
+and again during re-authentication (KIP-368). Invariants: no other request from a client is served
+before the client is authenticated. As in Kafka, the response to a failed authentication is delayed
+by `connection.failed.authentication.delay.ms`, and the connection is then closed. If a request
+arrives after the session has expired, the connection is closed. Source: `KafkaChannel` and
+`SocketServer.Processor`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 def new_client(event: ConnectionOpened, listeners: Mapping[str, ListenerSettings]) -> Client:
-    """Return a new client, which has not yet authenticated with SASL. Raises: ValueError.
+    """Return the client of a new connection, before any SASL authentication. Raises: ValueError.
 
-    The principal comes from the client's certificate, if there is one. On listeners with SASL, the
-    certificate is not used, and its subject need not match a mapping rule.
+    If the client has a certificate, its principal is derived from the certificate. On a SASL
+    listener, the certificate is ignored, so its subject does not have to match a mapping rule.
     """
     settings = listeners.get(event.listener)
     principal = ANONYMOUS

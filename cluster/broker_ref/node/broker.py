@@ -1,10 +1,10 @@
 """A broker that performs no I/O. It handles events and returns effects (Kafka's `BrokerServer`).
 
-Purpose: create the components (registration, metadata, logs, replication, coordinators, handlers)
-and pass each event to the component that handles it. Invariants: each frame leads to exactly one
-effect, immediately or later. `handle` does not raise on any input. Callers pass the current time
-with each event. No client is served before the controller has unfenced the broker for the first
-time.
+Creates the components (registration, metadata, logs, replication, coordinators, handlers) and
+passes each event to the component that handles the event. Invariants: each frame results in exactly
+one effect, immediately or later. No event causes `handle` to raise an exception. Callers pass the
+current time with each event. No client is served before the controller has unfenced the broker for
+the first time.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class BrokerNode:
         self._registration.begin_shutdown()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Handle an event and return the effects, which can affect any connection."""
+        """Handle an event and return its effects, which may apply to any connection."""
         now_ms = self._faults.now_ms(self._config.node_id, now_ms)
         due = self._pause_gate.due(event)
         if not due:
@@ -242,8 +242,8 @@ class BrokerNode:
     def close(self, now_ms: int) -> None:
         """Shut down cleanly: flush the logs, write the checkpoints, and mark the shutdown as clean.
 
-        If a LogError or StorageError occurs, all other components are closed before the first error
-        is raised.
+        If closing a component raises a LogError or StorageError, all other components are closed
+        before the error is raised.
         """
         self._now_ms = max(self._now_ms, now_ms)
         if self.broker is not None:
@@ -274,7 +274,7 @@ class BrokerNode:
     # Startup
 
     def _advance(self) -> None:
-        """Continue the startup if the condition for the next step is met."""
+        """Continue the startup if the condition for the next startup step is met."""
         registration = self._registration
         if registration.state is BrokerState.STARTING:
             if registration.cluster_id is not None and not self._is_registering:

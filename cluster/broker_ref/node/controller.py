@@ -1,7 +1,7 @@
 """The controller of a cluster, without I/O (Kafka's `ControllerServer`).
 
-Purpose: open the journal, serve requests from brokers and forwarded requests from clients, and
-expire broker sessions. The invariants of `broker` also apply. In addition, a change is durable
+Opens the journal, serves requests from brokers and forwarded requests from clients, and expires
+broker sessions. The invariants of `broker` also apply. In addition, a metadata change is durable
 before its response is sent.
 """
 
@@ -99,7 +99,8 @@ class ControllerNode:
     ) -> None:
         """Read the metadata journal. `features` and `scram_credentials` are passed to `Controller`.
 
-        `listener` contains the settings of the listener, or is None if the listener is not secured.
+        `listener` contains the settings of the controller's listener. It is None if this listener
+        is not secured.
 
         Raises: LogError or StorageError if the journal is corrupt.
         """
@@ -174,7 +175,7 @@ class ControllerNode:
         return self._failure or self.controller.failure
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Handle an event and return the effects, which can affect any connection."""
+        """Handle an event and return its effects, which may apply to any connection."""
         now_ms = self._faults.now_ms(CONTROLLER_ID, now_ms)
         due = self._pause_gate.due(event)
         if not due:

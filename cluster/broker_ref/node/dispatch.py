@@ -1,9 +1,9 @@
 """Decodes frames, calls handlers and sends responses, for brokers and the controller.
 
-Purpose: decode a frame, call the handler for its API key, and store requests that are waiting.
-Invariants: each frame leads to exactly one effect, immediately or later, and `serve` does not raise
-on any input. Effects are stored until `take_effects` is called, so an exception in one request does
-not discard the response to another request. Source: `kafka.server.KafkaApis.handle`.
+A request that cannot be completed immediately waits in a purgatory. Invariants: each frame results
+in exactly one effect, immediately or later, and no frame causes `serve` to raise an exception.
+Effects are stored until `take_effects` is called, so an exception in one request does not discard
+the response to another request. Source: `kafka.server.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Encode = Callable[[bytes], bytes]
 class Client:
     """A client: its address without a port, and the listener to which it is connected.
 
-    If `is_node` is True, the client is a node of the cluster and may perform every operation.
+    If `is_node` is True, the client is a node of the cluster, and is allowed to perform all
+    operations.
     """
 
     host: str = ""
@@ -92,9 +93,9 @@ class Dispatcher:
     """Serves the requests that one node receives.
 
     `context` is the first argument of handlers. `unsupported` returns the response to an
-    ApiVersions request with an unsupported version. `authorizer` decides what clients may do. If
-    `authorizer` is None, all operations are allowed. `admit` receives each decoded request and
-    calls `handle` to serve it.
+    ApiVersions request with an unsupported version. `authorizer` checks whether a client is allowed
+    to perform an operation. If `authorizer` is None, all operations are allowed. `admit` receives
+    each decoded request and calls `handle` to serve it.
     """
 
     def __init__(
@@ -129,8 +130,8 @@ class Dispatcher:
     ) -> None:
         """Serve a request frame. The response may be sent later.
 
-        `wrap`, `drops_response` and `client` are fields of `PendingRequest`. By default, `client`
-        is the client that opened the connection.
+        `wrap`, `drops_response` and `client` set fields of the `PendingRequest`. By default,
+        `client` is the client that opened the connection.
         """
         connection_id = event.connection_id
         try:
@@ -226,9 +227,9 @@ class Dispatcher:
         self._effects.append(effect)
 
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
-        """Return the response to an ApiVersions request from an unauthenticated client.
+        """Return the response to an ApiVersions request, and whether the request is valid.
 
-        Also return whether the request is valid. Raises: MalformedRequestError.
+        The client is not yet authenticated. Raises: MalformedRequestError.
         """
         cursor = Cursor(frame)
         header = read_prefix(cursor)

@@ -1,8 +1,8 @@
 """Applies injected faults to the requests that a node receives.
 
-Purpose: ask `Faults` for an action before each request is handled, and apply the action. An action
-delays or rejects the request, drops the request or its response, or closes the connection.
-Invariant: without fault rules, each request requires only one additional attribute access.
+Before each request, `Faults` determines an action. The action delays or rejects the request, drops
+the request or its response, or closes the connection. Invariant: without fault rules, each request
+requires only one additional attribute access.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Serve = Callable[[Request], None]
 
 
 class FaultGate:
-    """The faults injected into one node. `serve` is called for requests without a fault."""
+    """The faults injected into one node. `serve` handles the requests that no fault affects."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Forwards requests that only the controller can serve.
 
-Purpose: send a client's request to the controller in an Envelope, and return the response to the
-client. Invariants: the client receives the controller's response unchanged, or one error code for
-the whole request. The broker retries until the controller responds or the timeout expires.
-Source: KIP-590, `kafka.server.ForwardingManager`.
+The broker wraps a client's request in an Envelope request to the controller. Invariants: the client
+receives the controller's response unchanged, or one error code for the whole request. The broker
+retries until the controller responds or the timeout expires. Source: KIP-590,
+`kafka.server.ForwardingManager`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ForwardingManager:
     def forward(self, request: Request) -> None:
         """Forward a request to the controller. The client receives the controller's response.
 
-        If the total size of the requests that wait for the controller would be too large, close the
-        client's connection. The client can then retry.
+        Close the client's connection if the requests that are waiting for the controller would
+        exceed `FORWARDED_BYTES_MAX` in total. The client can reconnect and retry.
         """
         request_bytes = len(request.frame)
         if self._waiting_bytes and self._waiting_bytes + request_bytes > FORWARDED_BYTES_MAX:

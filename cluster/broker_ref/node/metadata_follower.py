@@ -1,7 +1,7 @@
 """Replicates the metadata log from the controller to a broker.
 
-Purpose: fetch new metadata records with long polling, or a snapshot if the broker is too far
-behind, as KRaft observers do. Invariants: records are applied in order and in complete commits, and
+Like a KRaft observer, the broker fetches new metadata records with long polling. If it is too far
+behind, it fetches a snapshot. Invariants: records are applied in order and in complete commits, and
 the components of the broker are notified after every change. One step decodes or applies a limited
 number of commits. Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
 """
@@ -168,7 +168,7 @@ class MetadataFollower:
             self._publish()
 
     def _publish(self) -> None:
-        """Notify the components of the changes in the metadata delta.
+        """Notify the broker's components of the changes in the metadata delta.
 
         If a component raises an exception, the next delta contains these changes again.
         """

@@ -1,9 +1,9 @@
 """Queues the events of a paused node.
 
-Purpose: queue the events of a node that a test has paused with `Faults.pause`, and return the
-events in order when the node resumes. A paused node behaves like a process that has received
-SIGSTOP: its connections stay open, and no request receives a response. Invariant: no event is lost
-except `TimePassed`, which is sent again when the node resumes.
+A test pauses a node with `Faults.pause`. When the node resumes, it handles the queued events in
+order. A paused node behaves like a process that has received SIGSTOP: its connections stay open,
+and no request receives a response. Invariant: no event is lost except `TimePassed`, which is sent
+again when the node resumes.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     UNFENCING --(the controller has unfenced the broker)--> RUNNING
     RUNNING --(shutdown begins)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
 
-Purpose: manage these states and send the DescribeCluster, BrokerRegistration and BrokerHeartbeat
-requests. Invariants: a broker sends heartbeats after its registration, even while it is fenced.
-The broker stops only after an error that a retry cannot resolve. Examples are a data directory that
-belongs to another cluster, and a controller that rejects the broker's id or address. Source:
-KIP-631, `org.apache.kafka.server.BrokerLifecycleManager`.
+The manager controls these states, and sends the DescribeCluster, BrokerRegistration and
+BrokerHeartbeat requests. Invariants: a broker sends heartbeats after its registration, even while
+it is fenced. The broker stops only after an error that a retry cannot resolve. Examples are a data
+directory that belongs to another cluster, and a controller that rejects the broker's id or address.
+Source: KIP-631, `org.apache.kafka.server.BrokerLifecycleManager`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BrokerLifecycleManager:
         incarnation_id: Uuid,
         previous_broker_epoch: int,
     ) -> None:
-        """Create the manager in the state STARTING.
+        """Create the manager in the STARTING state.
 
         `metadata_offset` returns the offset of the last metadata record that the broker has
         applied. `previous_broker_epoch` is the broker epoch at the last shutdown, or -1 if that

@@ -1,9 +1,9 @@
 """Creates topics on behalf of the clients of a broker.
 
-Purpose: ask the controller in the background to create internal topics and auto-created topics.
-Invariants: each topic has at most one request in flight. The topics in a client's request are
-requested together, so that the controller can limit the number of topics. Source:
-`kafka.server.AutoTopicCreationManager`.
+The broker sends CreateTopics requests to the controller in the background, for internal topics and
+for auto-created topics. Invariants: each topic has at most one request in flight. All missing
+topics of a client's request are created with a single CreateTopics request, so that the controller
+can limit their number. Source: `kafka.server.AutoTopicCreationManager`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 These responses are used if a request is rejected before its handler runs. An error response
 contains the same error code in every error code field that the client checks. For each API, the
 table `MIRRORS` lists the response arrays that correspond to request arrays. Names and ids are
-copied from the request. Invariant: requests for every served API can be rejected in every version.
+copied from the request. Invariant: an error response exists for every version of every served API.
 Source: `AbstractRequest.getErrorResponse` in Kafka's request classes.
 """
 
@@ -27,10 +27,11 @@ from broker_ref.protocol.writer import write_entities
 class Mirror:
     """The request arrays that correspond to each array of the response.
 
-    If several request arrays are listed, their elements are concatenated. The name `dirs.topics`
-    represents the concatenated `topics` of all elements of `dirs`. If later versions of the
-    response contain only a top-level error code, `until` is the last version that contains the
-    array. `fields` contains additional fields to copy from the request, as in `MIRRORED_FIELDS`.
+    If `arrays` lists several request arrays for one response array, their elements are
+    concatenated. The name `dirs.topics` represents the concatenated `topics` of all elements of
+    `dirs`. If later versions of the response contain only a top-level error code, `until` is the
+    last version that contains the array. `fields` contains additional fields to copy from the
+    request, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

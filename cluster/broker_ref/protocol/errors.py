@@ -1,7 +1,7 @@
 """The error that API handlers raise.
 
-The error contains a Kafka error code and a message for the client. The log must not depend on the
-protocol, so it raises `broker_ref.log.errors.LogError` instead.
+The error contains a Kafka error code and a message for the client. The `log` package must not
+depend on the protocol, so it raises `broker_ref.log.errors.LogError` instead.
 """
 
 from __future__ import annotations

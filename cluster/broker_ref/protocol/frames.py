@@ -1,9 +1,9 @@
 """Request and response headers.
 
 Decodes the header of a request (API key, version, correlation id and client id), and encodes
-response frames. Invariant: a response header has version 1 if the body is flexible. The header of
-an ApiVersions response always has version 0, because clients do not yet know which versions the
-broker supports (KIP-511).
+response frames. Invariant: a response header has version 1 if the response has a flexible version.
+The header of an ApiVersions response always has version 0, because clients do not yet know which
+versions the broker supports (KIP-511).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions whose source code is generated, like the methods of dataclasses.
 
-A function for one message class and one version is several times faster if its source code is a
-sequence of statements for the fields, without a loop over the fields. `reader` and `writer`
+A function that decodes or encodes a struct is several times faster if it consists of separate
+statements for each field instead of a loop over the fields. `reader` and `writer` therefore
 generate one function for each struct.
 """
 

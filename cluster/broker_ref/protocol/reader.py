@@ -155,8 +155,8 @@ def _struct_reader(schema: type[Any], message: type[Any] | None) -> StructReader
 def _compile(schema: type[Any], message: type[Any] | None) -> StructReader:
     """Generate the function that decodes a struct.
 
-    The generated code keeps the position in the local variable `at`. It updates the position of the
-    cursor only before it calls another function, and at the end.
+    The generated code keeps the read position in the local variable `at`. It updates
+    `cursor.position` only before it calls another function and before it returns.
     """
     hints = get_type_hints(message) if message is not None else {}
     source = Source("read(cursor)")

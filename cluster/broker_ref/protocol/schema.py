@@ -38,8 +38,8 @@ _FIXED_FORMATS: Final = {
 class FieldSchema:
     """A field in one version of a message.
 
-    `struct` is the kio entity class of the field, or None. `kafka_type` is its primitive type, or
-    None.
+    `struct` is the kio entity class of the field, or None. `kafka_type` is the primitive type of
+    the field, or None.
     """
 
     name: str

@@ -4,7 +4,7 @@ Handlers return one dataclass for all versions ("the message"). `write_message` 
 of the client's version, and ignores fields that this version does not contain. If the message does
 not contain a field, kio's default is encoded; if there is no default, `write_message` raises
 TypeError. kio's entities define the order, types, nullability and tags of the fields. In messages,
-times are integers in milliseconds, and their names end in `_ms`.
+time fields are integers in milliseconds, and their names end in `_ms`.
 
 `write_message` generates a function for each pair of a struct and a message class. kio's own writer
 accepts only entities, so each message would first have to be converted.

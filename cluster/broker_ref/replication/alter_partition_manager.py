@@ -3,9 +3,9 @@
 Leaders use the `AlterPartitionManager` interface. `DefaultAlterPartitionManager` implements it with
 requests to the controller. Changes that are submitted while a request is in flight are sent
 together in the next request. Invariants: at most one request is in flight. A request contains a
-limited number of changes, and at most one change per partition. Each change has exactly one
-outcome, even if the request is sent more than once. If the node stops, the pending changes have no
-outcome. Source: Kafka's `AlterPartitionManager`.
+limited number of changes, and at most one change per partition. The callback of each change is
+called exactly once, even if the request is sent more than once. If the node stops, the callbacks of
+pending changes are not called. Source: Kafka's `AlterPartitionManager`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrOutcome:
-    """The controller's response to a change; for an error, only `error_code` is set."""
+    """The controller's response to an ISR change. For an error, only `error_code` is set."""
 
     error_code: ErrorCode
     leader_epoch: int = -1
@@ -144,7 +144,7 @@ _Key = tuple[Uuid, int]
 
 
 class DefaultAlterPartitionManager:
-    """An `AlterPartitionManager` that sends the changes to the controller."""
+    """An `AlterPartitionManager` that sends ISR changes to the controller."""
 
     def __init__(
         self,

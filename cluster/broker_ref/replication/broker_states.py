@@ -1,7 +1,7 @@
 """The states of other brokers, which determine whether a replica may join the ISR.
 
-The states come from the metadata that this broker has applied. An unknown broker may not join the
-ISR. Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
+The states come from the metadata that this broker has applied. A replica on an unknown broker
+cannot join the ISR. Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): the leader stores the partitions that a client fetches.
 
 The cache creates and evicts sessions, and checks session ids and session epochs. A session contains
-its partitions in the order in which they are served, and the offsets that the client has received.
-A partition in a session is idle if the client has received all data of the partition. In a
+its partitions in the order in which they are served, and the offsets that were last sent to the
+client. A partition in a session is idle if the client has received all data of the partition. In a
 follower's session, a partition can be idle only if the follower is in sync. A fetch does not
 process idle partitions. A partition becomes active again when it changes. Invariants: there are at
 most `slots` sessions. Session ids are unique and never 0. The epoch of a session is the epoch that
@@ -55,7 +55,7 @@ class FetchPartition:
 
 @dataclass(slots=True, kw_only=True)
 class CachedPartition:
-    """A partition in a session, with the offsets that the client has received.
+    """A partition in a fetch session, with the offsets that the client has received.
 
     `topic` is None if the broker does not know the topic id.
     """
@@ -68,15 +68,16 @@ class CachedPartition:
     log_start_offset: int = -1
 
     def is_up_to_date(self, *, high_watermark: int, log_start_offset: int) -> bool:
-        """Return whether the client has already received these offsets."""
+        """Return whether the client has already received both offsets in a response."""
         return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSessionKey:
-    """The purgatory key of a session.
+    """The purgatory key of a fetch session.
 
-    The key changes when one of the session's partitions changes, and when the session is removed.
+    Operations with this key are checked when one of the session's partitions changes, and when the
+    session is removed.
     """
 
     session_id: int
@@ -132,10 +133,10 @@ class FetchSession:
             follower.end_idle()
 
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
-        """Start a request and store its time.
+        """Prepare the session for a new request, and store the time of the request.
 
-        At this time, a follower is caught up in all idle partitions. All partitions become active
-        if the request may be invalid or comes from another client.
+        At the time of its request, a follower is caught up in all idle partitions. All partitions
+        become active if `is_valid` is false or if the request comes from another client.
         """
         if not is_valid or client != self.client:
             self.client = client
@@ -163,7 +164,7 @@ class FetchSession:
             self.active.pop(place, None)
 
     def move_to_end(self, place: PartitionPlace) -> None:
-        """Move a partition to the end after its records have been sent.
+        """Move a partition behind the other partitions after its records have been sent.
 
         The partitions of a session are therefore served in turn.
         """
@@ -178,7 +179,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The fetch sessions of one broker, limited to `slots`.
+    """The cache of the fetch sessions on one broker, which contains at most `slots` sessions.
 
     `wake` is called with the key of each removed session, so that a waiting fetch completes.
     """
@@ -282,7 +283,7 @@ class FetchSessionCache:
         return session
 
     def watch(self, session: FetchSession, place: PartitionPlace, key: Hashable) -> None:
-        """Watch `key`: when it changes, the partition of the session becomes active again."""
+        """Mark the partition at `place` as active when the partition with this key changes."""
         self._watching.setdefault(key, {})[session.session_id] = place
         session.watched[key] = None
 

@@ -136,7 +136,7 @@ class FetchSessionHandler:
         return True
 
     def handle_error(self) -> None:
-        """Handle a failed request: the next request is full and closes the leader's session."""
+        """Handle a failed request. The next request is full, and closes the leader's session."""
         self._epoch = FULL
 
 

@@ -2,10 +2,11 @@
 
 The leader tracks the offsets of followers, increases the high watermark, and proposes that
 followers join or leave the ISR. Invariants: the high watermark is the lowest log end offset of the
-replicas in the maximal ISR (`partition_state`) and of replicas that are about to join. It increases
-only if at least `min.insync.replicas` replicas are in sync, and never decreases. A replica can join
-the ISR only if its log contains all committed records and all records from before this leader
-epoch. Source: Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
+replicas in the maximal ISR (`partition_state`) and of replicas that are about to join it. The high
+watermark increases only if at least `min.insync.replicas` replicas are in sync, and never
+decreases. A replica can join the ISR only if its log contains all committed records and all records
+from before this leader epoch. Source: Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr,
+maybeShrinkIsr.
 """
 
 from __future__ import annotations
@@ -58,8 +59,7 @@ class ReplicaContext:
 class Leader:
     """The leader of one partition, from its election until it resigns.
 
-    `on_change` is called when the high watermark, the ISR or the log start offset of a follower
-    changes.
+    `on_change` is called when the high watermark, the ISR or a follower's log start offset changes.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Leader:
         on_change: Callable[[], None],
         now_ms: int,
     ) -> None:
-        """Become leader, and store the start offset of the leader epoch before any append."""
+        """Become leader, and store the start offset of the leader epoch before the first append."""
         self.min_insync_replicas = min_insync_replicas
         self._context = context
         self._log = log
@@ -124,8 +124,8 @@ class Leader:
         """Apply new metadata in which this broker is still the leader.
 
         Metadata that was already received in an AlterPartition response is ignored. If the leader
-        has since proposed another change, that change remains pending, because the controller may
-        still accept it.
+        has proposed another ISR change after that response, the change remains pending, because the
+        controller may still accept it.
         """
         is_new_epoch = metadata.leader_epoch > self._metadata.leader_epoch
         if not is_new_epoch and metadata.partition_epoch <= self._partition_epoch:

@@ -50,9 +50,10 @@ class FetchIsolation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergingEpoch:
-    """The largest leader epoch that both logs contain, and its end offset in this log.
+    """The largest leader epoch that the logs of a leader and a follower both contain.
 
-    The leader returns this epoch to a follower whose log diverges from this log.
+    `end_offset` is the end offset of this epoch in the leader's log. The leader returns the epoch
+    to a follower whose log diverges from the leader's log.
     """
 
     epoch: int
@@ -204,10 +205,10 @@ class Partition:
     # Checks
 
     def check_leader(self, current_leader_epoch: int) -> None:
-        """Raise an error if this broker is not the leader or the client's leader epoch differs.
+        """Raise an error if this broker is not the leader or the client sent another leader epoch.
 
-        FENCED_LEADER_EPOCH means that the client's metadata is outdated. UNKNOWN_LEADER_EPOCH means
-        that the broker's metadata is outdated (KIP-320).
+        FENCED_LEADER_EPOCH means that the client's metadata is stale. UNKNOWN_LEADER_EPOCH means
+        that the broker's metadata is stale (KIP-320).
         """
         self._require_epoch(current_leader_epoch)
         self._require_leader()
@@ -221,7 +222,7 @@ class Partition:
     def check_fetcher(self, replica_id: int, replica_epoch: int, current_leader_epoch: int) -> None:
         """Perform the checks of `check_leader`, and check the follower that sent a fetch request.
 
-        The follower must have a replica, and the broker epoch in the fetch request must be current.
+        The follower must be a replica of the partition, and its broker epoch must be current.
         """
         self.check_leader(current_leader_epoch)
         if replica_id >= 0:
@@ -237,7 +238,7 @@ class Partition:
         *,
         supports_epoch_bump: bool,
     ) -> VerificationGuard | None:
-        """Return the guard that `append` requires for the first batch of a transaction.
+        """Return the verification guard that the first `append` in a transaction requires.
 
         Before the append, the caller must verify the transaction with its coordinator
         (`Partition.maybeStartTransactionVerification`). Return None if the transaction is already
@@ -265,8 +266,8 @@ class Partition:
     ) -> AppendResult:
         """Append a batch as the leader. Raises: ApiError, LogError.
 
-        With `all_replicas` (acks=all), at least `min.insync.replicas` replicas must be in sync.
-        This minimum is limited to the number of replicas. `guard` is the result of
+        If `all_replicas` is true (acks=all), at least `min.insync.replicas` replicas must be in
+        sync. This minimum is limited to the number of replicas. `guard` is the result of
         `maybe_start_transaction_verification`.
         """
         return self._append_as_leader(
@@ -290,7 +291,7 @@ class Partition:
         transaction_version: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append a marker that ends a transaction, with acks=all.
+        """Append a transaction marker with acks=all.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED), or the
         same errors as `append`.
@@ -329,11 +330,12 @@ class Partition:
     def check_enough_replicas_reach_offset(
         self, required_offset: int, leadership_count: int
     ) -> ErrorCode | None:
-        """Return the result of an append with acks=all, or None if it is pending.
+        """Return the result of an append with acks=all, or None if the append is still pending.
 
-        The batch ends at `required_offset`. The result is NONE, NOT_ENOUGH_REPLICAS_AFTER_APPEND if
-        the ISR has become too small, or NOT_LEADER_OR_FOLLOWER if the broker has lost leadership
-        since the append (`Partition.checkEnoughReplicasReachOffset`).
+        `required_offset` is the end offset of the appended batch. The result is NONE,
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND if the ISR has become too small, or NOT_LEADER_OR_FOLLOWER
+        if the broker has lost leadership since the append
+        (`Partition.checkEnoughReplicasReachOffset`).
         """
         leader = self._leader
         if leader is None or leadership_count != self._leadership_count:
@@ -372,7 +374,7 @@ class Partition:
         )
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that overlap the range from start to end (exclusive).
+        """Return the aborted transactions that overlap a range of offsets. The end is exclusive.
 
         A read_committed consumer discards the records of these transactions. Raises: LogError.
         """
@@ -435,8 +437,8 @@ class Partition:
     def delete_records_before(self, offset: int) -> int:
         """Increase the log start offset to `offset` and return the new log start offset.
 
-        An offset of -1 means the high watermark. The deletion is complete when the low watermark
-        has reached the log start offset. Raises: ApiError(POLICY_VIOLATION),
+        An offset of -1 means the high watermark. A DeleteRecords request is complete when the low
+        watermark has reached the new log start offset. Raises: ApiError(POLICY_VIOLATION),
         ApiError(OFFSET_OUT_OF_RANGE).
         """
         self._require_leader()
@@ -492,7 +494,7 @@ class Partition:
             self._on_change()
 
     def _make_room_for_first_batch(self, records: bytes, now_ms: int) -> None:
-        """Move the start of an empty log back to the base offset of the first batch.
+        """Move the start of an empty log back to the base offset of the first fetched batch.
 
         After DeleteRecords, the leader's log start offset may be within a batch. The follower still
         replicates the entire batch. After the append, the log start offset is increased again.
@@ -535,7 +537,10 @@ class Partition:
         self.truncate_to(target, now_ms=now_ms)
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Truncate the log and the high watermark to `offset`. Raises: LogError."""
+        """Truncate the log to `offset`, and limit the high watermark to the new end offset.
+
+        Raises: LogError.
+        """
         level = logging.WARNING if offset < self.high_watermark else logging.INFO
         logger.log(
             level,
@@ -630,9 +635,9 @@ class PendingReplication:
     __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """Store how many times this broker has become leader.
+        """Store the leadership count of the partition, to detect later leader changes.
 
-        Create this object in the same step as the append.
+        Create this object immediately after the append, before the leader can change.
         """
         self.partition = partition
         self.required_offset = required_offset

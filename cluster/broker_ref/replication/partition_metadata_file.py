@@ -1,4 +1,4 @@
-"""The file `partition.metadata`, which contains the id of the topic of a log.
+"""The `partition.metadata` file, which contains the topic id of a log.
 
 As in Kafka, a new file is flushed just before the first record is written, not when the file is
 created. The broker can therefore create many partitions without waiting for the disk. Invariant: a
@@ -59,7 +59,7 @@ class PartitionMetadataFile:
         self._file = file
 
     def maybe_flush(self) -> None:
-        """Make the file durable, unless this object has already done so. Raises: StorageError.
+        """Flush the file to disk, unless this object has already flushed it. Raises: StorageError.
 
         An existing file is flushed too, because an earlier process may have been killed before it
         flushed the file.

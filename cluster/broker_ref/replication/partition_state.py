@@ -8,8 +8,8 @@
 A leader proposes a change and enters a pending state. It enters a new committed state when the
 controller accepts the change or when new metadata arrives. If an error shows that the controller
 has not changed the ISR, the leader returns to the previous state. In a pending state, the maximal
-ISR contains every replica that may be in the ISR, so the high watermark is correct with either
-outcome.
+ISR contains every replica that may be in the ISR, so the high watermark is correct whether the
+controller accepts or rejects the change.
 
 Invariant: no change is proposed while another change is pending, so at most one AlterPartition
 request per partition is in flight. Source: Kafka's `PartitionState`,

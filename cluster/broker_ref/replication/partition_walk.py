@@ -1,7 +1,8 @@
 """Periodic work on all partitions of a broker, in bounded steps.
 
 Invariants: one step visits a limited number of partitions, so that the broker can serve requests
-and send heartbeats between the steps. A partition that is removed during the walk is not visited.
+and send heartbeats between the steps. A partition that is removed during an iteration is not
+visited.
 """
 
 from __future__ import annotations

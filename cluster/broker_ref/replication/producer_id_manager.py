@@ -46,7 +46,7 @@ class AllocateProducerIdsResponse:
 
 
 class ProducerIdManager:
-    """The current and the next block; `wake` is called when a new block has arrived."""
+    """The current and next blocks of producer ids. `wake` is called when a new block arrives."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class DelayedOperation(Protocol):
 
 
 class KeyedOperation(Protocol):
-    """An operation with many keys, which checks only the keys that have changed."""
+    """A delayed operation with many keys. It checks only the keys that have changed."""
 
     def key_changed(self, key: Hashable) -> None:
         """Record that a key has changed. This method is called before `try_complete`."""

@@ -1,9 +1,9 @@
 """The state that a leader tracks for one follower, updated by the follower's fetch requests.
 
-The follower's fetch requests do not contain idle partitions. For idle partitions, only the time of
-the last request is stored, once per session. Invariant: `last_caught_up_ms` is the latest time at
-which the follower is known to have replicated the leader's entire log. Source: Kafka's `Replica`
-and `ReplicaState`.
+Partitions that are idle in a fetch session are omitted from the follower's requests. For these
+partitions, the session stores only the time of its last request. Invariant: `last_caught_up_ms` is
+the latest time at which the follower is known to have replicated the leader's entire log. Source:
+Kafka's `Replica` and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,11 @@ class RemoteReplica:
         return max(self._last_caught_up_ms, self._idle_in.time_ms)
 
     def begin_idle(self, last_fetch: LastFetch) -> None:
-        """Consider the follower caught up at each fetch request of a session.
-
-        A call to `end_idle` ends this state.
-        """
+        """Treat the follower as caught up at each fetch in a session until `end_idle` is called."""
         self._idle_in = last_fetch
 
     def end_idle(self) -> None:
-        """Store the time of the last fetch request, because the partition has changed."""
+        """Stop treating the follower as caught up, and store the time of its last fetch request."""
         if self._idle_in is not None:
             self._last_caught_up_ms = self.last_caught_up_ms
             self._last_fetch_ms = max(self._last_fetch_ms, self._idle_in.time_ms)

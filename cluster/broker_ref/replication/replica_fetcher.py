@@ -343,7 +343,7 @@ class ReplicaFetcher:
         self.maybe_fetch()
 
     def _handle_end_offset(self, followed: _PartitionFetchState, leader_end_offset: int) -> None:
-        """Truncate to the leader's log end offset if this log ends after it.
+        """Truncate the log to the leader's log end offset if the log ends after this offset.
 
         Otherwise, request the leader's log start offset.
         """

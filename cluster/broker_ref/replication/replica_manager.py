@@ -203,7 +203,7 @@ class ReplicaManager:
         self._changed[key] = None
 
     def take_changed(self) -> tuple[Hashable, ...]:
-        """Return the keys that were marked since the last call, in order."""
+        """Return the keys marked since the last call, in the order in which they were marked."""
         if not self._changed:
             return ()
         changed = tuple(self._changed)
@@ -245,7 +245,7 @@ class ReplicaManager:
             self._apply_configs(name)
 
     def _add_change(self, key: PartitionKey) -> None:
-        """Add a partition to the changes. Changes to existing replicas are applied first."""
+        """Schedule the changes to a partition. Changes to existing replicas are applied first."""
         current = self._metadata.partition(key.topic, key.partition)
         partition = self._partitions.get(key)
         if partition is not None and self._has_replica(current, partition.metadata.topic_id):
@@ -254,9 +254,10 @@ class ReplicaManager:
             self._to_move[key] = None
 
     def _apply_changes(self, now_ms: int) -> None:
-        """Apply some changes, and schedule the remaining work for the next step.
+        """Apply a limited number of metadata changes, and schedule the rest for the next step.
 
-        Until the change to a partition is applied, the old replica serves the requests.
+        Until the change to a partition is applied, its existing replica continues to serve
+        requests.
         """
         changes, limit = self._to_move, MOVES_PER_STEP
         if self._to_update:
@@ -422,7 +423,7 @@ class ReplicaManager:
     def _write_checkpoints(self, now_ms: int) -> None:
         """Write the checkpoints of log start offsets, high watermarks and recovery points.
 
-        After a restart, the broker reads the high watermarks from the checkpoint.
+        After a restart, the broker reads the high watermarks from their checkpoint file.
         """
         del now_ms
         try:
@@ -534,9 +535,9 @@ class ReplicaManager:
     def _delete(self, key: PartitionKey) -> None:
         """Remove a replica and its log; a failed removal is retried at the next startup.
 
-        The log is deleted if the metadata contains the removal of the topic or a newer assignment.
-        Otherwise, the log is renamed, because the controller may have started with an older copy of
-        its journal.
+        The log is deleted if the metadata shows that the topic was deleted or that the partition
+        was reassigned. Otherwise, the log is renamed, because the controller may have started with
+        an older copy of its metadata log.
         """
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
@@ -566,8 +567,8 @@ class ReplicaManager:
         text = uuid_text(topic_id)
         name = self._directory.rename_stray(key.topic, key.partition, topic_id=text)
         logger.warning(
-            "The log of %s-%d has topic id %s, %s. The log was renamed to %s. Remove this "
-            "directory if you do not need the log.",
+            "The log of %s-%d has topic id %s, %s. The log directory was renamed to %s. Remove "
+            "the directory if you do not need the log.",
             key.topic,
             key.partition,
             text,
@@ -578,7 +579,7 @@ class ReplicaManager:
         )
 
     def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
-        """Remove a log unless it belongs to the topic with the id `keep`.
+        """Remove a log unless its topic id is `keep`.
 
         Log a warning and return False if the log could not be removed. Raises: CorruptLogError if
         the topic id of the log is unreadable.

@@ -14,7 +14,7 @@ from broker_ref.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """The leader's view of a follower. `caught_up_ms` is when the follower last caught up."""
+    """The leader's view of a follower. `caught_up_ms` is the time at which it last caught up."""
 
     broker_id: int
     log_start_offset: int

@@ -1,9 +1,9 @@
-"""The rate limits of throttled replicas (KIP-73).
+"""The rate limits for throttled replicas (KIP-73).
 
-Purpose: limit the bytes per second that this broker sends to followers, or fetches from leaders,
-for the replicas in `leader.replication.throttled.replicas` or
-`follower.replication.throttled.replicas`. Only replicas that are not in sync are delayed.
-Invariant: the rate exceeds the limit by at most one fetch response. Source:
+One quota limits the rate at which this broker sends data to followers from its replicas in
+`leader.replication.throttled.replicas`. The other quota limits the rate at which it fetches data
+for its replicas in `follower.replication.throttled.replicas`. Only replicas that are not in sync
+are delayed. Invariant: the rate exceeds the limit by at most one fetch response. Source:
 `kafka.server.ReplicationQuotaManager`, with the default windows (11 samples of one second).
 """
 
@@ -24,7 +24,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 class ReplicationQuotaManager:
-    """The replication quota of this broker, either as leader or as follower.
+    """The quota for the replication traffic of this broker, either as leader or as follower.
 
     `replicas_config` is the topic config that lists the throttled replicas. `limit` is the maximum
     rate in bytes per second. If `limit` is None, replication is not throttled.

@@ -77,7 +77,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandardAuthorizer:
-    """Authorizes operations based on the ACLs in `acls`, which change over time."""
+    """Authorizes operations based on the ACLs in `acls`, which can change over time."""
 
     acls: AclCache
     super_users: frozenset[str] = frozenset()
@@ -166,7 +166,7 @@ def _is_dominated(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
 class AuthHelper:
     """The authorization checks for one request (Kafka's `AuthHelper` with a request context).
 
-    If `authorizer` is None, everything is allowed.
+    If `authorizer` is None, all operations are allowed.
     """
 
     authorizer: StandardAuthorizer | None = None

@@ -215,7 +215,7 @@ _OF_LISTENERS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfigs:
-    """The security configs that are set, keyed by full name. The values may be secrets."""
+    """The security configs that are set, keyed by full name. The values may be sensitive."""
 
     values: Mapping[str, int | bool | str] = field(default_factory=dict, repr=False)
 

@@ -158,7 +158,7 @@ def broker_configs(
 
     `bound` is the address to which the listener is bound. The values in `configs` take precedence
     over the security configs. `key_store` and `trust_store` are paths that are used only with TLS.
-    If `configs` contains an authorizer, the user of the brokers is a super user.
+    If `configs` contains an authorizer, the brokers' user is added to the super users.
 
     Raises: ValueError if an authorizer is configured but brokers do not authenticate.
     """
@@ -199,8 +199,8 @@ def broker_configs(
         if not (security.uses_sasl or security.requires_certificate):
             raise ValueError(
                 f"{_AUTHORIZER} cannot be combined with Security(protocol={security.protocol!r}), "
-                "because brokers would be anonymous clients. Add requires_certificate=True, or use "
-                "a protocol with SASL."
+                "because brokers would connect as User:ANONYMOUS. Add requires_certificate=True, "
+                "or use a protocol with SASL."
             )
         found[_SUPER_USERS] = f"{configs.get(_SUPER_USERS, '')};User:{ADMIN}".lstrip(";")
     return found

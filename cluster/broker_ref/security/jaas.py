@@ -1,7 +1,7 @@
 """Parse JAAS login modules: `<class> <control flag> (<option>=<value>)*;`.
 
-Errors never contain values, which may be passwords. Sources: `JaasConfig` and `JaasContext` in
-Apache Kafka.
+Error messages never contain option values, because a value may be a password. Sources: `JaasConfig`
+and `JaasContext` in Apache Kafka.
 """
 
 from __future__ import annotations

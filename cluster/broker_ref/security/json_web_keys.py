@@ -1,9 +1,9 @@
 """JSON Web Keys (RFC 7517) and the verification of signatures with these keys (RFC 7518).
 
-Only public keys are used: RSA keys (PKCS #1 v1.5 and PSS), keys on NIST curves, and Ed25519 keys.
-The package `cryptography` verifies the signatures. This package is optional, so other modules
-import `json_web_keys` only if necessary. Source: `VerificationJwkSelector` in jose4j, which Kafka
-uses.
+Only public keys are used: RSA keys (PKCS #1 v1.5 and PSS), EC keys on NIST curves, and Ed25519
+keys. The `cryptography` package verifies the signatures. This package is optional, so other modules
+import `json_web_keys` only when they need it. Source: `VerificationJwkSelector` in jose4j, which
+Kafka uses.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def decode_base64url(text: str) -> bytes:
 
 
 def _key(entry: Any) -> JsonWebKey | None:
-    """Return the key in an entry, or None if the entry is not a public key for signatures."""
+    """Return the key in a key set entry, or None if it is not a public key for signatures."""
     try:
         if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
             return None

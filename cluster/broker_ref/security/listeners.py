@@ -82,7 +82,7 @@ class Listeners:
 
 
 def parse_listeners(configs: SecurityConfigs, *, default: Endpoint) -> Listeners:
-    """Parse and validate the listeners; `default` is used if `listeners` is not set.
+    """Parse and validate the listeners. If `listeners` is not set, `default` is used.
 
     Raises: InvalidBrokerConfigError.
     """
@@ -143,7 +143,7 @@ def has_secured_listener(configs: SecurityConfigs) -> bool:
 
 
 def with_ports(text: str, ports: Sequence[int]) -> str:
-    """Return the value of `listeners` or `advertised.listeners` with its ports replaced.
+    """Replace the ports in a value of `listeners` or `advertised.listeners`, and return the result.
 
     Raises: InvalidBrokerConfigError if the text cannot be parsed.
     """
@@ -155,9 +155,9 @@ def with_ports(text: str, ports: Sequence[int]) -> str:
 
 
 def ports_of(text: str) -> list[int]:
-    """Return the ports in `listeners` or `advertised.listeners`.
+    """Return the ports in the value of `listeners` or `advertised.listeners`.
 
-    Raises: InvalidBrokerConfigError if the text cannot be parsed.
+    Raises: InvalidBrokerConfigError if the value cannot be parsed.
     """
     return [int(_parsed(LISTENERS, text, entry).group(3)) for entry in split_list(text)]
 

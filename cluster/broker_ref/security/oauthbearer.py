@@ -1,8 +1,9 @@
-"""OAUTHBEARER (RFC 7628), and unsecured tokens, which Kafka provides for tests.
+"""OAUTHBEARER (RFC 7628), and unsecured tokens, which Kafka provides for testing.
 
-A token is a JWT whose subject is the user. An unsecured token has no signature; `signed_tokens`
-validates signed tokens. Sources: `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`,
-`OAuthBearerUnsecuredJws` and `OAuthBearerUnsecuredValidatorCallbackHandler` in Apache Kafka.
+A token is a JWT whose subject is the principal name. An unsecured token has no signature;
+`signed_tokens` validates signed tokens. Sources: `OAuthBearerSaslServer`,
+`OAuthBearerClientInitialResponse`, `OAuthBearerUnsecuredJws` and
+`OAuthBearerUnsecuredValidatorCallbackHandler` in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _REQUIRED_SCOPE: Final = "unsecuredValidatorRequiredScope"
 
 
 class InvalidTokenError(Exception):
-    """A token is not valid. `scope` is set if the token does not have a required scope."""
+    """A token is not valid. `scope` is set if the token lacks a required scope."""
 
     def __init__(self, reason: str, *, scope: str | None = None) -> None:
         super().__init__(reason)
@@ -45,7 +46,7 @@ class InvalidTokenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """The user of a token, and the time at which the token expires."""
+    """The principal of a token, and the time at which the token expires."""
 
     principal_name: str
     expires_ms: int
@@ -56,7 +57,7 @@ ValidateToken = Callable[[str, int], Token]
 
 
 def unsecured_tokens(jaas: JaasEntry) -> ValidateToken:
-    """Return a validator for unsecured tokens that uses the options of the login module."""
+    """Return a function that validates unsecured tokens with the options of the login module."""
     return lambda text, now_ms: validated_token(text, jaas.options, now_ms)
 
 
@@ -74,7 +75,7 @@ class OAuthBearerSaslServer:
         """Validate the client's token.
 
         If the token is not valid, the challenge is a JSON object with the error, and the client
-        acknowledges it.
+        acknowledges the challenge.
         """
         if response == CONTROL_A and self._error is not None:
             raise SaslAuthenticationError(self._error)
@@ -177,10 +178,10 @@ def seconds_claim(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def principal_claim(claims: Mapping[str, Any], name: str) -> str:
-    """Return the claim that contains the user of a token. Raises: InvalidTokenError."""
+    """Return the claim that contains the principal of a token. Raises: InvalidTokenError."""
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise InvalidTokenError(f"The '{name}' claim is not a string with a principal name")
+        raise InvalidTokenError(f"The '{name}' claim does not contain a principal name")
     try:
         value.encode()
     except UnicodeEncodeError as error:

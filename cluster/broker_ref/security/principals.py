@@ -1,7 +1,7 @@
 """Principals: the identities of clients, from their certificates or SASL logins.
 
 If a client has a certificate, `ssl.principal.mapping.rules` maps the distinguished name of the
-certificate's subject to the name of the client. The rules expect distinguished names as Java prints
+certificate's subject to the principal name. The rules expect distinguished names as Java prints
 them (RFC 2253). Sources: `DefaultKafkaPrincipalBuilder`, `SslPrincipalMapper` and
 `DefaultPrincipalData` in Apache Kafka.
 """
@@ -175,7 +175,7 @@ class MappingRule:
 
 @dataclass(frozen=True, slots=True)
 class SslPrincipalMapper:
-    """The mapping rules for a listener; the first matching rule is used."""
+    """The mapping rules for a listener. The first matching rule is used."""
 
     rules: tuple[MappingRule, ...]
 

@@ -1,4 +1,4 @@
-"""Java's properties format, in which Kafka's tools and brokers read their configs.
+"""The Java properties format, which Kafka's tools and brokers use for their config files.
 
 Invariant: `parse_properties(format_properties(values)) == values`. Source: `java.util.Properties`.
 """
@@ -34,7 +34,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Return the logical lines, without comments.
+    """Return the logical lines of a properties file, without comments.
 
     If a line ends with a backslash, the next line continues it.
     """

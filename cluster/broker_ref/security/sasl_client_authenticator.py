@@ -1,7 +1,7 @@
 """Authenticates a broker to another broker (Kafka's `SaslClientAuthenticator`).
 
 The client sends SaslHandshake version 1 and then one SaslAuthenticate request for each token. It
-logs in again before its session expires. Invariant: `receive` raises only LoginError.
+re-authenticates before its session expires. Invariant: `receive` raises only LoginError.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sasl_client(
     random_bytes: Callable[[int], bytes],
     now_ms: Callable[[], int],
 ) -> tuple[str, Callable[[], Tokens]]:
-    """Return the mechanism, and a function that returns the tokens of a login."""
+    """Return the mechanism, and a function that generates the SASL tokens for a login."""
 
     def plain() -> Tokens:
         yield f"\0{jaas.options['username']}\0{jaas.options['password']}".encode()
@@ -90,7 +90,7 @@ def sasl_client(
 
 
 class SaslClientAuthenticator:
-    """The login on one connection. `client` is a result of `sasl_client`."""
+    """The login on one connection. `client` is the return value of `sasl_client`."""
 
     def __init__(self, client: tuple[str, Callable[[], Tokens]], *, client_id: str) -> None:
         self._mechanism, self._new_tokens = client

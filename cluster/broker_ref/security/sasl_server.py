@@ -15,21 +15,21 @@ PLAIN_TOKENS: Final = 3
 
 
 class SaslAuthenticationError(Exception):
-    """The authentication has failed. The client receives this message."""
+    """The authentication has failed. The client receives the message of this exception."""
 
 
 class SaslError(Exception):
-    """The authentication has failed. The client receives a generic message.
+    """Authentication has failed; the client receives a generic error message.
 
-    The message of this exception is not sent, because it may reveal, for example, whether a user
-    exists.
+    The message of this exception is not sent to the client, because it may reveal, for example,
+    whether a user exists.
     """
 
 
 class SaslServer(Protocol):
-    """One authentication of one client.
+    """The server side of a SASL mechanism for one authentication attempt.
 
-    After the last token, `is_complete` is True and `authorization_id` is the name of the user.
+    After the last token, `is_complete` is True and `authorization_id` is the client's user name.
     `credential_expires_ms` is the time at which the credential expires, or None if it never
     expires.
     """

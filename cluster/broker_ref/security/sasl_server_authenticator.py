@@ -1,10 +1,10 @@
 """Authenticates a client of a SASL listener (Kafka's `SaslServerAuthenticator`).
 
-Before a client is authenticated, it can only request the API versions, choose a mechanism with
-SaslHandshake, and send the tokens of the mechanism. After SaslHandshake version 0, the tokens are
-frames without headers. After later versions of SaslHandshake, the tokens are SaslAuthenticate
-requests. A client can authenticate again on the same connection, as the same principal with the
-same mechanism (KIP-368). Invariant: `receive` does not raise on any input.
+Before a client is authenticated, it can only request the supported API versions, choose a mechanism
+with SaslHandshake, and send the tokens of that mechanism. After SaslHandshake version 0, each token
+is sent as a frame without a header. After later versions of SaslHandshake, each token is sent in a
+SaslAuthenticate request. A client can authenticate again on the same connection, as the same
+principal with the same mechanism (KIP-368). Invariant: `receive` does not raise on any input.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def sasl_servers(
 ) -> SaslServers:
     """Return a function that creates the server side of an enabled mechanism.
 
-    `validate_token` validates signed tokens; if it is None, tokens are unsecured.
+    `validate_token` validates signed tokens. If it is None, OAUTHBEARER uses unsecured tokens.
     """
 
     def create(name: str) -> SaslServer:
@@ -331,7 +331,7 @@ class SaslServerAuthenticator:
 
 
 def _decode(frame: bytes, versions: range, message: type[Message]) -> tuple[RequestHeader, Message]:
-    """Decode a request. Raises: MalformedRequestError, including for an unsupported version."""
+    """Decode a request. Raises: MalformedRequestError, also if the version is not supported."""
     cursor = Cursor(frame)
     header = read_prefix(cursor)
     if header.api_version not in versions:

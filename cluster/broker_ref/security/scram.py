@@ -47,7 +47,7 @@ class ScramMechanism(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> ScramMechanism | None:
-        """Return the mechanism with this SASL name, if it is a SCRAM mechanism."""
+        """Return the SCRAM mechanism with this SASL name, or None if the name is unknown."""
         return next((each for each in cls if each.mechanism_name == name), None)
 
 
@@ -83,7 +83,7 @@ def salted_password(
 
 
 class ScramSaslServer:
-    """One authentication with SCRAM. `credential` returns the credential of a user, if any."""
+    """A SCRAM authentication. `credential` returns the credential of a user, if any."""
 
     def __init__(
         self,

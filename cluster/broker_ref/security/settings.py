@@ -50,7 +50,10 @@ _PEM: Final = "PEM"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """PEM data: a file at `location`, or `certificates` and `key`. A trust store has no `key`."""
+    """PEM data, either in the file `location` or in `certificates` and `key`.
+
+    A trust store has no `key`.
+    """
 
     location: str = ""
     certificates: str = field(default="", repr=False)
@@ -148,9 +151,10 @@ def listener_settings(configs: SecurityConfigs, endpoint: Endpoint) -> ListenerS
 
 
 def node_settings(configs: SecurityConfigs, listener: ListenerSettings, name: str) -> NodeSettings:
-    """Return the settings for connections to this listener on other nodes.
+    """Return the settings with which this node connects to the same listener of other nodes.
 
-    `name` is the config that contains the SASL mechanism. Raises: InvalidBrokerConfigError.
+    `name` is the name of the config that selects the SASL mechanism. Raises:
+    InvalidBrokerConfigError.
     """
     if listener.sasl is None:
         return NodeSettings(tls=listener.tls, mechanism=None, jaas=None)
@@ -220,7 +224,7 @@ def _tls(configs: SecurityConfigs, endpoint: Endpoint) -> TlsSettings:
 def _client_auth(configs: SecurityConfigs, endpoint: Endpoint) -> str:
     """Return the value of `ssl.client.auth` for a listener.
 
-    As in Kafka, if the listener uses SASL, only the value with the prefix of the listener applies.
+    As in Kafka, if the listener uses SASL, only the config with the listener prefix applies.
     """
     name, listener = "ssl.client.auth", endpoint.listener
     if not endpoint.protocol.uses_sasl or listener_config(name, listener) in configs.values:

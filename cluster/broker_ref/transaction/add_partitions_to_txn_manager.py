@@ -1,12 +1,12 @@
 """Asks transaction coordinators to verify that a transaction contains a partition (KIP-890).
 
-Purpose: before a producer begins a transaction in a partition, verify the transaction. For clients
-with transaction version 2, the verification also adds the partition. Invariants: each coordinator
-has at most one request in flight. A request contains at most one verification per transactional id.
-Each verification completes once. Source: Kafka's `AddPartitionsToTxnManager`. In Kafka, a new
-verification of a transactional id causes the waiting verification to fail. In this broker, the new
-verification also waits, and the oldest verification fails only if too many verifications are
-waiting.
+The broker sends a verification before the first batch of a transaction is appended to a partition.
+For clients that use transaction version 2, the verification also adds the partition to the
+transaction. Invariants: each coordinator has at most one request in flight. A request contains at
+most one verification per transactional id. Each verification completes exactly once. Source:
+Kafka's `AddPartitionsToTxnManager`. In Kafka, a new verification of a transactional id causes the
+waiting verification to fail. In this broker, the new verification also waits, and the oldest
+verification fails only if too many verifications are waiting.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TransactionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """The results of all transactions, or the error code of the whole request."""
+    """The results for all transactions, or the error code for the whole request."""
 
     error_code: ErrorCode
     results_by_transaction: tuple[TransactionResult, ...]
@@ -105,7 +105,7 @@ class _Verification:
 
 
 class AddPartitionsToTxnManager:
-    """The verifications that a broker requests from transaction coordinators.
+    """The verification requests from a broker to transaction coordinators.
 
     `coordinator` returns the coordinator of a transactional id, or None if it is unknown. `wake` is
     called with each completed reply.
@@ -139,9 +139,9 @@ class AddPartitionsToTxnManager:
 
         The result contains the coordinator's error code for each partition. PRODUCER_FENCED is
         replaced with INVALID_PRODUCER_EPOCH. The caller must replace TRANSACTION_ABORTABLE for
-        clients that do not support that error code. The error is COORDINATOR_NOT_AVAILABLE if the
-        coordinator is unknown. The error is NETWORK_EXCEPTION if the coordinator cannot be reached,
-        or if too many newer verifications of the transactional id are waiting.
+        clients that do not support that error code. The error code is COORDINATOR_NOT_AVAILABLE if
+        the coordinator is unknown. The error code is NETWORK_EXCEPTION if the coordinator cannot be
+        reached, or if too many newer verifications of the transactional id are waiting.
         """
         reply: Reply[PartitionErrorCodes] = Reply(self._wake)
         verification = _Verification(

@@ -1,12 +1,12 @@
 """The transaction coordinator of a broker.
 
-Purpose: find the shard (the `__transaction_state` partition) of a transactional id, and write state
-changes to the shard. Once the prepared state is replicated, send the transaction markers and
-complete the transaction. The coordinator also aborts transactions that time out, removes expired
-transactional ids, and loads and unloads shards when leadership changes. Requests are rejected if
-this broker is not the coordinator or is loading the shard.
+The coordinator writes the state changes of each transactional id to its shard, which is a partition
+of `__transaction_state`. Once the prepared state of a transaction is replicated, the coordinator
+sends the transaction markers and completes the transaction. It also aborts transactions that time
+out, removes expired transactional ids, and loads and unloads shards when leadership changes.
+Requests are rejected if this broker is not the coordinator or is loading the shard.
 
-Invariants: the partition of a transactional id is the Java hash of the id modulo the number of
+Invariants: the partition of a transactional id is the Java hash code of the id modulo the number of
 partitions. A shard exists only while this broker leads the partition, and is replaced if the leader
 epoch changes. Markers are sent only after the prepared state is replicated. Source: Kafka's
 `TransactionCoordinator` and `TransactionStateManager`.
@@ -110,8 +110,8 @@ class TransactionCoordinator:
     ) -> None:
         """Load the partitions that this broker leads.
 
-        `clock` returns the time of the current event. `wake` checks the delayed operations of a
-        key.
+        `clock` returns the time of the current event. `wake` checks the delayed operations for a
+        purgatory key.
         """
         self._config = config
         self._metadata = metadata
@@ -190,7 +190,10 @@ class TransactionCoordinator:
         self._load(index, shard, Loading(shard), now_ms)
 
     def _on_resignation(self, index: int, now_ms: int) -> None:
-        """Unload a partition. Pending requests fail, and the new coordinator sends the markers."""
+        """Unload a partition.
+
+        Pending requests fail, and the new coordinator sends the remaining markers.
+        """
         shard = self._shards.pop(index)
         self._loaded.pop(index, None)
         shard.state = ShardState.RESIGNED
@@ -209,7 +212,7 @@ class TransactionCoordinator:
     def _activate_if_replicated(self, index: int, now_ms: int) -> None:
         """Activate a loaded shard once its records are replicated.
 
-        Another leader could remove records that are not replicated, so replies must not depend on
+        A new leader could truncate records that are not replicated, so responses must not depend on
         such records. Kafka activates the shard immediately.
         """
         loading, shard = self._loaded.get(index), self._shards[index]
@@ -291,7 +294,7 @@ class TransactionCoordinator:
     ) -> Reply[InitProducerIdResult]:
         """Return a producer id and an epoch that fences earlier producers of the transactional id.
 
-        If a transaction is open, it is aborted first and the error is CONCURRENT_TRANSACTIONS.
+        If a transaction is open, it is aborted and the error code is CONCURRENT_TRANSACTIONS.
         Source: `TransactionCoordinator.handleInitProducerId`.
         """
         reply: Reply[InitProducerIdResult] = Reply(self._wake)
@@ -345,7 +348,7 @@ class TransactionCoordinator:
         _complete_reply(write, reply, result, now_ms)
 
     def _checked_timeout_ms(self, request: InitProducerIdArguments) -> int:
-        """Return the transaction timeout of a valid request. The checks run in Kafka's order."""
+        """Validate a request and return its timeout. The checks run in Kafka's order."""
         if not request.transactional_id:
             raise ApiError(ErrorCode.invalid_request, "The transactional id must not be empty.")
         if (
@@ -437,8 +440,8 @@ class TransactionCoordinator:
     ) -> Reply[InitProducerIdResult]:
         """Commit or abort a transaction.
 
-        The reply completes when the prepared state is replicated. The markers are sent afterwards.
-        Source: `TransactionCoordinator.endTransaction`.
+        The result is available when the prepared state is replicated. The transaction markers are
+        sent afterwards. Source: `TransactionCoordinator.endTransaction`.
         """
         reply: Reply[InitProducerIdResult] = Reply(self._wake)
         try:
@@ -517,7 +520,7 @@ class TransactionCoordinator:
         )
 
     def _checked_version(self, client_transaction_version: int) -> int:
-        """Return the transaction version of a client.
+        """Return the transaction version that a client uses.
 
         Raises: ApiError (UNSUPPORTED_VERSION) if the cluster does not support the version.
         """
@@ -578,7 +581,7 @@ class TransactionCoordinator:
     # Administration
 
     def describe(self, transactional_id: str) -> tuple[Transaction, frozenset[PartitionKey]]:
-        """Return the state of a transactional id, and the partitions without a marker.
+        """Return the state of a transactional id, and the partitions that await a marker.
 
         Raises: ApiError (TRANSACTIONAL_ID_NOT_FOUND).
         """
@@ -619,7 +622,7 @@ def _complete_reply(
 ) -> None:
     """Complete the reply when the write is done.
 
-    The reply contains `result` if the write succeeded, otherwise the error code.
+    The reply contains `result` if the write succeeded, or the error code if it failed.
     """
 
     def done(outcome: ErrorCode, time_ms: int) -> None:

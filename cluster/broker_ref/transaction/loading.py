@@ -1,10 +1,10 @@
 """Loads a shard from its partition of `__transaction_state`.
 
-Purpose: replay the leader's log in bounded steps. The shard is LOADING during the replay.
-Invariants: the last record of each transactional id is used. If the log cannot be read, the shard
-is FAILED and the reason is logged. `end_offset` is the log end offset at the start of the replay.
-The loaded state is valid once the high watermark has reached `end_offset`.
-Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
+The log of the partition is replayed in bounded steps, and the shard is in the LOADING state during
+the replay. Invariants: the last record of each transactional id is used. If the log
+cannot be read, the shard changes to the FAILED state and the reason is logged. `end_offset` is the
+log end offset at the start of the replay. The loaded state is valid once the high watermark has
+reached `end_offset`. Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of a shard's log up to the log end offset at the start of the replay."""
+    """Replays a shard's log, up to the end offset that the log has when loading starts."""
 
     def __init__(self, shard: Shard) -> None:
         self.end_offset = shard.partition.log.log_end_offset

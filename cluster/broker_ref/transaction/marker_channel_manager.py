@@ -1,10 +1,10 @@
 """Delivers transaction markers to the partitions of prepared transactions.
 
-Purpose: send the markers to the partition leaders with WriteTxnMarkers, and retry with the current
-leaders until every partition has its marker. Invariants: each broker has at most one request in
-flight, and new markers are sent with the next request. A deleted partition needs no marker.
-`on_marked` is called once for each transaction, when every partition has its marker. `on_marked` is
-not called for a shard that this broker has unloaded. Source: Kafka's
+The markers are sent to the partition leaders in WriteTxnMarkers requests. Failed requests are
+retried with the current leaders until every partition has its marker. Invariants: each broker has
+at most one request in flight, and new markers are sent with the next request. A deleted partition
+needs no marker. `on_marked` is called once for each transaction, when every partition has its
+marker. `on_marked` is not called for a shard that this broker has unloaded. Source: Kafka's
 `TransactionMarkerChannelManager` and `TransactionMarkerRequestCompletionHandler`.
 """
 
@@ -89,11 +89,11 @@ class TransactionMarkerChannelManager:
         self._timer: Timer | None = None
 
     def add_txn_markers_to_send(self, pending: PendingCompleteTxn) -> None:
-        """Send the markers of a prepared transaction to every partition without a marker."""
+        """Send markers to the partitions of a prepared transaction that await a marker."""
         self._route({pending: set(pending.entry.unmarked)})
 
     def retry_markers(self) -> None:
-        """Retry the markers that are neither queued nor in flight, after a metadata update."""
+        """After a metadata update, retry the markers that are neither queued nor in flight."""
         if self._timer is not None:
             self._timer.cancel()
         self._retry_failed()
@@ -216,7 +216,9 @@ class TransactionMarkerChannelManager:
             self._retry_later(pending, key)
 
     def _handle_failure(self, broker_id: int, reason: str) -> None:
-        logger.info("WriteTxnMarkers to broker %d failed. Retrying: %s", broker_id, reason)
+        logger.info(
+            "A WriteTxnMarkers request to broker %d failed. Retrying: %s", broker_id, reason
+        )
         self._retry_all_later(self._in_flight.pop(broker_id))
         self._retry_all_later(self._queues.pop(broker_id, {}))
 

@@ -1,4 +1,4 @@
-"""The messages of WriteTxnMarkers (27), versions 1 and 2.
+"""The WriteTxnMarkers messages (API key 27), versions 1 and 2.
 
 Transaction coordinators send the request to partition leaders. Fields that do not exist in version
 1 have default values. Source: KIP-98, KIP-1228.

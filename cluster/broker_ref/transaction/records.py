@@ -12,10 +12,10 @@
             TransactionLogValue v0  the same with plain strings and arrays, without tagged fields
             null                    a tombstone: the transactional id is removed
 
-Purpose: encode and decode these records. Invariant: decoding version 1 returns the encoded value,
-except for `last_producer_epoch`, which the log does not contain. Kafka 4.3 neither writes nor
-reads next_producer_epoch. In state Empty, the array of topics is null. Source: Kafka's
-TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
+This module encodes and decodes these records. Invariant: decoding a version 1 value returns the
+encoded value, except for `last_producer_epoch`, which the log does not contain. Kafka 4.3 neither
+writes nor reads next_producer_epoch. In the Empty state, the array of topics is null. Source:
+Kafka's TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def decode_key(data: bytes) -> str | None:
 
 
 def is_known(data: bytes) -> bool:
-    """Return whether the version of a value is known. Values of other versions are ignored."""
+    """Return whether the version of a value is known. Values with other versions are ignored."""
     return int.from_bytes(data[: _INT16.size]) in VALUE_VERSIONS
 
 

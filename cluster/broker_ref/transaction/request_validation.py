@@ -1,9 +1,9 @@
 """Validates requests that contain a transactional id.
 
-Purpose: run the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and
-return the next value of the transactional id. Invariant: the functions do not modify the
-transactional id. The caller applies the next value after the value is replicated. Source: Kafka's
-`TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
+The functions perform the checks for InitProducerId, AddPartitionsToTxn and EndTxn in the same order
+as Kafka, and return the next value of the transactional id. Invariant: the functions do not modify
+the transactional id. The caller applies the next value after the value is replicated. Source:
+Kafka's `TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TransactionMetadata:
 
     `pending` is the next value. It is set while this value is being written or while markers are
     being sent. During this time, no other change is accepted. `unmarked` contains the partitions
-    without a marker. Source: Kafka's `TransactionMetadata`.
+    that have not received a marker yet. Source: Kafka's `TransactionMetadata`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TransactionMetadata:
     unmarked: set[PartitionKey]
 
     def refuse_if_pending(self) -> None:
-        """Raise CONCURRENT_TRANSACTIONS if a change is pending. Clients retry after this error."""
+        """Raise CONCURRENT_TRANSACTIONS if a change is pending. Clients then retry."""
         if self.pending is not None:
             raise ApiError(
                 ErrorCode.concurrent_transactions,
@@ -77,7 +77,7 @@ def initialize(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the next value for a producer that sends InitProducerId.
+    """Return the next value of a transactional id whose producer sends InitProducerId.
 
     Return None if an open transaction must be aborted first.
     """
@@ -89,7 +89,7 @@ def initialize(
         raise ApiError(
             ErrorCode.concurrent_transactions,
             f"The transaction of transactional id {entry.name!r} is in state "
-            f"{current.state.title}. Retry after it completes.",
+            f"{current.state.title}. Retry after the transaction completes.",
         )
     if current.state is TransactionState.ONGOING:
         return None
@@ -152,8 +152,8 @@ def verify_partitions(
 ) -> Mapping[PartitionKey, ErrorCode]:
     """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
-    Pending changes are ignored, because the partition leader checks the transaction again during
-    the append.
+    A pending value is ignored, because the partition leader checks the transaction again during the
+    append.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:
@@ -255,7 +255,7 @@ def fence(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction:
-    """Return the prepared abort of an open transaction, which also fences its producer."""
+    """Return the prepared abort of an open transaction. The abort also fences the producer."""
     if transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return prepare_fence_producer_epoch(entry.current, now_ms=now_ms)
     return _prepared(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)
@@ -315,7 +315,7 @@ def _concurrent_transactions(entry: TransactionMetadata) -> ApiError:
     return ApiError(
         ErrorCode.concurrent_transactions,
         f"The transaction of transactional id {entry.name!r} is in state "
-        f"{entry.current.state.title}. Retry after it completes.",
+        f"{entry.current.state.title}. Retry after the transaction completes.",
     )
 
 

@@ -1,8 +1,8 @@
 """A partition of `__transaction_state` on its coordinator.
 
-Purpose: store the transactional ids of the partition, and write records to it. Invariants: a value
-is `pending` when it is in the leader's log, and `current` when it has been replicated or loaded. A
-failed write changes nothing. Source: Kafka's `TransactionStateManager`.
+A shard stores the transactional ids of its partition, and writes records to the partition.
+Invariants: a value is `pending` when it is in the leader's log, and `current` when it has been
+replicated or loaded. A failed write changes nothing. Source: Kafka's `TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 
 
 class ShardState(Enum):
-    """Whether the partition is loaded, and whether this broker still leads it."""
+    """The state of a shard: whether its partition is loaded and this broker still leads it."""
 
     LOADING = 0
     ACTIVE = 1
@@ -36,7 +36,7 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The transactional ids of one partition. A new shard is empty and in state LOADING.
+    """The transactional ids of one partition. A new shard is empty and in the LOADING state.
 
     `coordinator_epoch` is the leader epoch in which this broker loaded the partition. Partition
     leaders reject markers with an older coordinator epoch.
@@ -74,7 +74,7 @@ class Shard:
     ) -> PendingWrite:
         """Append the next value of a transactional id. Raises: ApiError if the append fails.
 
-        `on_replicated` is called when the value is replicated.
+        `on_replicated` is called when the value has been replicated.
         """
 
         def appended(required_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""The topic `__transaction_state`, which a broker creates for the first transactional id.
+"""The `__transaction_state` topic, which a broker creates when a transactional id is first used.
 
 The topic has the same configs as in Kafka, except that `compression.type` is `producer` instead of
 `uncompressed`. In both cases, brokers write uncompressed records. Source:

@@ -8,9 +8,9 @@
     CompleteAbort    every partition has its abort marker
     Dead             the id has expired, and its tombstone is being written
 
-Purpose: define the valid transitions, and the numbers that represent the states in the log.
-Invariant: Dead is final. Kafka's PrepareEpochFence is omitted, because it is never stored: fencing
-a producer and aborting its transaction are one transition. Source: Kafka's `TransactionState`.
+This module also defines the numbers that represent the states in the log. Invariant: Dead is final.
+Kafka's PrepareEpochFence is omitted, because it is never stored: a single transition fences a
+producer and aborts its transaction. Source: Kafka's `TransactionState`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The values of a transactional id and their transitions.
 
-Purpose: define the values that the log stores, and the functions that return the next value. The
-next value contains a new epoch, a new producer id, added partitions, the prepared state or the
-completed state. Invariants: values are immutable, and each transition is in the table in `states`.
-The epoch of a producer id never decreases. No producer receives the highest epoch, 32767, which is
-reserved for fencing the producer. Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`,
-KIP-360, KIP-890, KIP-939.
+This module defines the values that the log stores, and the functions that return the next value
+after a transition. The next value contains a new epoch, a new producer id, added partitions, the
+prepared state or the completed state. Invariants: values are immutable, and each transition is in
+the table in `states`. The epoch of a producer id never decreases. No producer receives the highest
+epoch, 32767, which is reserved for fencing the producer. Source: Kafka's `TransactionMetadata` and
+`TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def prepare_abort_or_commit(
 ) -> Transaction:
     """Return the transaction in its prepared state.
 
-    With transaction version 2 or later, the markers contain the next epoch, which fences the
-    producer with the current epoch. If no transaction is open, the start time is the current time.
+    With transaction version 2 or later, the markers contain the next epoch, which fences producers
+    that use the current epoch. If no transaction is open, the start time is the current time.
     """
     epoch, last_epoch = current.producer_epoch, current.last_producer_epoch
     if client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS:

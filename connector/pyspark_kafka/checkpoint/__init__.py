@@ -1,4 +1,4 @@
-"""The offsets in Spark's checkpoint of a streaming query.
+"""The offsets in the Spark checkpoint of a streaming query.
 
     offset_log   the format of the files in `offsets/`
     files        reads and replaces files, locally and through Arrow

@@ -6,7 +6,7 @@ and in Google Cloud Storage, a file is replaced atomically, so readers see eithe
 content. On Azure and HDFS, an atomic replacement is not possible. On Azure, Arrow replaces the file
 with an empty blob before it uploads the content. On HDFS, Arrow deletes the old file before it
 renames the new file. If a replacement fails on Azure or HDFS, the file can be empty or missing.
-Therefore, a caller must back up a file before it replaces the file.
+Callers must therefore back up a file before they replace it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def unsupported_scheme(location: str) -> str | None:
 
 
 def open_files(location: str) -> CheckpointFiles:
-    """Return the files of a checkpoint. `location` is a local path, or a URI with a known scheme.
+    """Return the files of a checkpoint. `location` is a local path or a supported URI.
 
     Raises `OSError`, `ValueError` or `NotImplementedError` if the file system cannot be opened.
     """
@@ -110,7 +110,7 @@ class LocalFiles:
         """Create or replace a file, and remove the checksum that Hadoop has written for it.
 
         A new file gets the owner and the mode of the file that it replaces, because the query may
-        run as another user.
+        run as a different user than this process.
         """
         target = self._directory / path
         temporary = target.with_name(f".{target.name}.{uuid4()}.tmp")

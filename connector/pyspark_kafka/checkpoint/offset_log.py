@@ -35,8 +35,8 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 class SourceOffset:
     """The end offset of one source.
 
-    `name` is the name of the source in version v2, otherwise the position of the source. `offsets`
-    is None if the source is not a Kafka source or has no offset yet.
+    In version v2, `name` is the name of the source. In version v1, it is the index of the source.
+    `offsets` is None if the source is not a Kafka source or has no offset yet.
     """
 
     name: str
@@ -108,7 +108,7 @@ class OffsetLogEntry:
         return found
 
     def with_offsets(self, new: Mapping[SourcePartition, int]) -> OffsetLogEntry:
-        """Replace the offsets of the given partitions that the entry contains."""
+        """Replace offsets in the entry. Partitions that are not in the entry are ignored."""
         sources = tuple(
             source.with_offsets(
                 {p: offset for (name, p), offset in new.items() if name == source.name}
@@ -132,7 +132,7 @@ def parse_offset_log(content: bytes) -> OffsetLogEntry:
             f"the file has version '{version[:20]}', but only v1 and v2 are supported"
         )
     if len(lines) < 2:
-        raise OffsetFormatError("the file ends before the line of the first source")
+        raise OffsetFormatError("the file ends before the line for the first source")
     return OffsetLogEntry(
         version=version,
         metadata=lines[0],
@@ -148,7 +148,7 @@ def _source(line: str, number: int, *, is_named: bool) -> SourceOffset:
     if is_named:
         name, colon, text = line.partition(":")
         if not colon:
-            raise OffsetFormatError(f"the line '{line[:80]}' does not name a source")
+            raise OffsetFormatError(f"the line '{line[:80]}' does not contain a source name")
     try:
         return SourceOffset(name=name, text=text, offsets=_offsets(text))
     except OffsetFormatError as error:

@@ -61,7 +61,7 @@ def read_progress(files: CheckpointFiles) -> Progress:
     if query_id is None and not _batch_ids(files, "offsets"):
         raise CheckpointError(
             f"{files.location} is not the checkpoint of a streaming query: it contains neither a "
-            "file 'metadata' nor micro-batches in 'offsets'.",
+            "'metadata' file nor any micro-batches in 'offsets'.",
             advice="Pass the query's checkpointLocation.",
         )
     committed_id, planned_id = _last_batches(files)
@@ -90,7 +90,7 @@ def _last_batches(files: CheckpointFiles) -> tuple[int | None, int | None]:
         previous = listed
     raise CheckpointError(
         f"The directories 'offsets' and 'commits' in {files.location} changed each time they were "
-        "listed, so the query is running.",
+        "listed, so the query is still running.",
         advice="Run the command again, or stop the query first.",
     )
 

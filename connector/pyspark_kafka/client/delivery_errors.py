@@ -1,4 +1,4 @@
-"""Errors for records that were not written. Both engines use these errors.
+"""Errors for records that were not written, shared by the `native` and `librdkafka` engines.
 
 Invariant: every error names the topic, and the partition if it is known. No error contains the
 value of a secret setting.
@@ -69,7 +69,7 @@ class DeliveryErrors:
             topic=topic,
         )
 
-    def unconfirmed(
+    def unacknowledged(
         self, topic: str, partition: int | None, last_failure: str | None
     ) -> DeliveryError:
         """Return the error for a record that was not acknowledged in time."""

@@ -63,7 +63,7 @@ def open_client(
 def open_client(
     options: ClientOptions, *, role: Role = "consumer", is_checked: bool = False
 ) -> KafkaReadClient:
-    """Open a client for reading (`consumer`) or writing.
+    """Open a client for reading (`role="consumer"`) or for writing.
 
     The client connects when it sends the first request. librdkafka checks the settings for both
     engines, unless the driver has already checked them (`is_checked`).
@@ -186,7 +186,7 @@ def _producer_settings(
 
 
 def check_supported(options: ClientOptions, role: Role) -> None:
-    """Raise `OptionError` for settings that all engines or the chosen engine reject."""
+    """Raise `OptionError` for settings that every engine, or the chosen engine, rejects."""
     with resolved(options) as known:
         librdkafka_properties(known.kafka, role=role)
         if known.engine == "native":
@@ -198,7 +198,7 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
 
     `auto` selects `native` if the native engine supports all options and its compiled kernel is
     installed. The engine that `auto` selects, and the reason, are logged once per process. Raises
-    `OptionError` if the option is `native` but the native engine does not support one of the other
+    `OptionError` if `engine` is `native` but the native engine does not support one of the other
     options.
     """
     if options.engine == "librdkafka":
@@ -238,7 +238,10 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
-    """Warn if the kernel cannot be loaded. Tasks always use the engine that the driver chose."""
+    """Log a warning if the compiled kernel cannot be loaded.
+
+    Tasks always use the engine that the driver chose.
+    """
     from pyspark_kafka.records import IMPLEMENTATION  # noqa: PLC0415
 
     if IMPLEMENTATION == "pure" and not os.environ.get(_IMPLEMENTATION_VARIABLE):
@@ -253,10 +256,10 @@ def _warn_without_kernel(role: Role, alternative: str = _OR_LIBRDKAFKA) -> None:
 
 
 def _missing_kernel() -> str | None:
-    """Return a clause that states that the kernel is not installed, or None.
+    """Return the part of a log message that reports a missing compiled kernel, or None.
 
     The result is None if the kernel is installed or `PYSPARK_KAFKA_RECORDS` is set. This function
-    checks only whether the kernel's file exists, because planning must not import an engine.
+    checks only whether the file of the kernel exists, because planning must not import an engine.
     """
     if (
         not os.environ.get(_IMPLEMENTATION_VARIABLE)

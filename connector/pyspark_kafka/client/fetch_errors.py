@@ -1,4 +1,4 @@
-"""Errors for ranges that cannot be read. Both engines use these errors.
+"""Errors for offset ranges that cannot be read. Both engines use these errors.
 
 Invariant: every error names the partition and the offset.
 """
@@ -81,7 +81,10 @@ class FetchErrors:
         )
 
     def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeoutError:
-        """Return the error for a partition without a leader. `last` is the last attempt's error."""
+        """Return the error for a partition without a leader.
+
+        `last` is the error from the last attempt.
+        """
         return self._timeout(
             position,
             f"{sentence(self.operation(position))} failed: no data arrived for "

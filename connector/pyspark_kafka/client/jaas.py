@@ -111,8 +111,7 @@ def _provider_of_handler(handler: str | None) -> str | None:
     name = handler.strip().rpartition(".")[2]
     if name not in _LOGIN_HANDLERS:
         raise OptionError(
-            "Option 'kafka.sasl.login.callback.handler.class' contains a Java class that is not "
-            "supported.",
+            "Option 'kafka.sasl.login.callback.handler.class' specifies an unsupported Java class.",
             advice="Remove the option. For OAUTHBEARER, you can also set it to Kafka's "
             "OAuthBearerLoginCallbackHandler, use librdkafka's 'kafka.sasl.oauthbearer.*' "
             f"properties, or set 'kafka.{TOKEN_PROVIDER}' to a provider written in Python.",
@@ -126,8 +125,8 @@ def _check_client_handler(handler: str | None, mechanism: str) -> None:
         return
     if handler.strip().rpartition(".")[2] != "IAMClientCallbackHandler" or mechanism != AWS_MSK_IAM:
         raise OptionError(
-            "Option 'kafka.sasl.client.callback.handler.class' contains a Java class that is not "
-            "supported.",
+            "Option 'kafka.sasl.client.callback.handler.class' specifies an unsupported Java "
+            "class.",
             advice="Remove the option. Only AWS's IAMClientCallbackHandler is supported, with the "
             f"mechanism {AWS_MSK_IAM}.",
             option="kafka.sasl.client.callback.handler.class",
@@ -139,8 +138,7 @@ def _aws(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
         if name not in _AWS_SETTINGS and name not in _AWS_WITHOUT_EFFECT:
             raise OptionError(
-                f"Option '{_OPTION}' contains an option of AWS's login module that is not "
-                "supported.",
+                f"Option '{_OPTION}' contains an unsupported option of AWS's login module.",
                 advice="Use only awsProfileName, awsRoleArn and awsRoleSessionName, or set "
                 f"'kafka.{TOKEN_PROVIDER}' to a provider written in Python.",
                 option=_OPTION,
@@ -258,7 +256,7 @@ def _unsecured(options: Mapping[str, str]) -> dict[str, str]:
         else:
             raise _unsupported()
     if any(character.isspace() for value in pairs.values() for character in value):
-        raise _invalid_value("an option for unsecured tokens has a value with a space")
+        raise _invalid_value("the value of an option for unsecured tokens contains a space")
     return {
         "enable.sasl.oauthbearer.unsecure.jwt": "true",
         "sasl.oauthbearer.config": " ".join(f"{name}={value}" for name, value in pairs.items()),

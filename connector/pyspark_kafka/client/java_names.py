@@ -2,9 +2,9 @@
 
 The tables contain all settings of the Java client. A setting is passed on unchanged, renamed,
 rejected with advice, or ignored with a warning because librdkafka does not need it. Invariants: the
-error for an unknown name suggests the most similar known names. Two names for one property must
-have the same value. No error contains a value that may be secret. This module does not import
-librdkafka. When a client is opened, librdkafka checks the values.
+error for an unknown name suggests the most similar known names. If two settings map to the same
+property, their values must be equal. No error contains a value that may be secret. This module does
+not import librdkafka. When a client is opened, librdkafka checks the values.
 
 Sources: ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and SaslConfigs of Apache
 Kafka 4, and CONFIGURATION.md of librdkafka 2.16.
@@ -54,7 +54,7 @@ def _identification(value: str) -> str:
 
 
 def _mechanism(value: str) -> str:
-    """Convert AWS's mechanism to OAUTHBEARER, which MSK accepts on the same port."""
+    """Convert AWS_MSK_IAM to OAUTHBEARER, which Amazon MSK accepts on the same port."""
     return "OAUTHBEARER" if value.strip().upper() == AWS_MSK_IAM else value
 
 
@@ -253,12 +253,12 @@ _FETCH_OVERHEAD_BYTES: Final = 512
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the value of this setting must never be shown."""
+    """Return whether the value of this setting is sensitive."""
     return _SECRET.search(name.lower()) is not None
 
 
 def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
-    """Translate settings that are named without the `kafka.` prefix. Raises `OptionError`.
+    """Translate settings whose `kafka.` prefix has been removed. Raises `OptionError`.
 
     The result does not contain settings that are fields of `ClientOptions`, such as the bootstrap
     servers and the group id. For `admin`, it contains only connection properties.
@@ -291,8 +291,8 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
             nearest = _in_range(property_name, renamed.value(value))
             if nearest != renamed.value(value) and role != "admin":
                 log.warning(
-                    "The value of option 'kafka.%s' is out of range. The nearest allowed value, %s,"
-                    " is used.",
+                    "The value of option 'kafka.%s' is out of range. Using %s, the nearest allowed "
+                    "value.",
                     name,
                     nearest,
                 )
@@ -483,7 +483,7 @@ def _check_protocol(settings: Mapping[str, str]) -> None:
         if name is not None:
             raise OptionError(
                 f"Option 'kafka.{name}' is set, but 'kafka.security.protocol' is not. Its default "
-                "is PLAINTEXT, which neither encrypts nor authenticates.",
+                "is PLAINTEXT, which provides neither encryption nor authentication.",
                 advice=f"Set 'kafka.security.protocol' to {protocols}.",
                 option="kafka.security.protocol",
             )
@@ -508,8 +508,8 @@ def _check_token_source(properties: Mapping[str, str]) -> None:
     ):
         return
     raise OptionError(
-        "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option sets a token "
-        "source.",
+        "Option 'kafka.sasl.mechanism' has the value 'OAUTHBEARER', but no option specifies a "
+        "token source.",
         advice="Set 'kafka.sasl.oauthbearer.token.endpoint.url' to the token endpoint of an "
         "identity provider (with a client id and secret) or to a token file (file:///PATH). "
         f"Alternatively, set 'kafka.{TOKEN_PROVIDER}' to aws_msk_iam, azure, google or "

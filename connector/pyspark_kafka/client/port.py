@@ -64,16 +64,16 @@ class KafkaReadClient(Protocol):
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the offset for every query.
+        """Return the requested offset of each partition.
 
-        The offset is None if no record has the requested timestamp or a later one. Raises
+        The offset is None if no record has the requested timestamp or a later timestamp. Raises
         `UnknownTopicOrPartitionError` for the first partition that does not exist.
         """
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offset for each partition, or None if there is none."""
+        """Return the group's committed offset for each partition, or None if it has none."""
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group, without a transaction and without joining the group.
@@ -94,7 +94,7 @@ class KafkaReadClient(Protocol):
         *,
         topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the range as Arrow batches with exactly these columns.
+        """Yield the records of the range as Arrow batches that contain only the given columns.
 
         `columns` are column names from `columns.SOURCE_SCHEMA`, in any order. Gaps in the offsets,
         including a gap at the end of the range, are not errors. They are caused by control records,
@@ -121,4 +121,4 @@ class KafkaClient(KafkaReadClient, Protocol):
     """A client for reading and writing."""
 
     def producer(self) -> Producer:
-        """Return a producer without queued rows. The caller must call its `close` or `abort`."""
+        """Return a producer without queued rows. The caller must call `close` or `abort` on it."""

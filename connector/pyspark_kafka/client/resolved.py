@@ -16,7 +16,7 @@ from pyspark_kafka.options.values import ClientOptions
 
 
 def resolved_settings(options: ClientOptions) -> Resolved:
-    """Return the `kafka.*` settings with resolved config provider references.
+    """Return the `kafka.*` settings, with all config provider references resolved.
 
     Raises `OptionError`.
     """
@@ -27,7 +27,7 @@ def resolved_settings(options: ClientOptions) -> Resolved:
 def resolved(options: ClientOptions) -> Iterator[ClientOptions]:
     """Yield options with resolved config provider references. The options must not be pickled.
 
-    Inside the context, errors show the references instead of the resolved values. Raises
+    Within the context, error messages contain the references instead of the resolved values. Raises
     `OptionError`.
     """
     settings = resolved_settings(options)

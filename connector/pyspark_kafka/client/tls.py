@@ -28,7 +28,7 @@ TLS_NAMES: Final = frozenset(
 
 
 def tls_properties(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return the librdkafka properties for the Java store settings. Raises `OptionError`."""
+    """Return the librdkafka properties for Java key and trust stores. Raises `OptionError`."""
     return {**_trust_store(kafka), **_key_store(kafka)}
 
 

@@ -37,7 +37,7 @@ class TransactionalProducer(Producer, Protocol):
 
     @property
     def last_offsets(self) -> Mapping[TopicPartition, int]:
-        """The offset of the last record that was written to each partition, after `flush`."""
+        """The offset of the last record written to each partition. Valid only after `flush`."""
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a group's offsets with this transaction (AddOffsetsToTxn, TxnOffsetCommit)."""
@@ -61,10 +61,10 @@ class TransactionalClient(KafkaClient, Protocol):
     ) -> ProducerIdAndEpoch:
         """Fence other producers of this transactional id and end its transaction (InitProducerId).
 
-        Returns only after the markers of that transaction are written. With `expected` (KIP-360),
-        raises `ProducerFencedError` if another producer owns the transactional id. With transaction
-        version 1, also raises this error if the transactional id had an open transaction. The
-        coordinator aborts this transaction. Raises `OptionError` if the timeout exceeds the
+        Returns only after the markers of that transaction are written. If `expected` is given
+        (KIP-360), raises `ProducerFencedError` if another producer owns the transactional id. With
+        transaction version 1, this error is also raised if the transactional id had an open
+        transaction, which the coordinator aborts. Raises `OptionError` if the timeout exceeds the
         brokers' limit (INVALID_TRANSACTION_TIMEOUT).
         """
 
@@ -90,7 +90,7 @@ class TransactionalClient(KafkaClient, Protocol):
     ) -> Sequence[TransactionListing]:
         """List the transactions whose transactional id starts with the prefix.
 
-        With `states`, lists only transactions in these states.
+        If `states` are given, lists only transactions in these states.
 
         The result contains the transactions of all brokers that respond. Brokers silently omit
         transactional ids for which the principal lacks the DESCRIBE ACL.
@@ -102,7 +102,7 @@ class TransactionalClient(KafkaClient, Protocol):
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
     ) -> TransactionalProducer:
-        """Return a producer for one transaction of an initialized transactional id."""
+        """Return a producer for one transaction. The transactional id must be initialized."""
 
     def read_log(
         self, partition: TopicPartition, start_offset: int, end_offset: int

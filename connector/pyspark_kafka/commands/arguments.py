@@ -29,7 +29,7 @@ AddParser = Callable[..., argparse.ArgumentParser]
 
 
 def add_client_arguments(parser: argparse.ArgumentParser, *, is_required: bool, side: str) -> None:
-    """Add the arguments that describe how to connect. `side` is the source or the sink."""
+    """Add the arguments for the connection to the cluster. `side` is `source` or `sink`."""
     parser.add_argument(
         "--bootstrap-servers",
         required=is_required,
@@ -54,7 +54,7 @@ def add_client_arguments(parser: argparse.ArgumentParser, *, is_required: bool, 
 
 
 def given_options(parsed: argparse.Namespace) -> dict[str, str]:
-    """Return the options in the parsed client arguments. Raises `OptionError`."""
+    """Return the options that the parsed client arguments set. Raises `OptionError`."""
     given = {**_command_config(parsed.command_config), **dict(parsed.option)}
     if parsed.bootstrap_servers is not None:
         given["kafka.bootstrap.servers"] = parsed.bootstrap_servers
@@ -70,7 +70,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _command_config(path: str | None) -> dict[str, str]:
-    """Return the settings of a file as `kafka.*` options. Raises `OptionError`.
+    """Return the settings in a properties file as `kafka.*` options. Raises `OptionError`.
 
     The encoding is ISO 8859-1, as in Kafka's tools (`Utils.loadProps`). Characters outside this
     encoding must be escaped.

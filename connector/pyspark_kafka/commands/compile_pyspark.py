@@ -66,7 +66,7 @@ def _run(_parsed: argparse.Namespace) -> int:
 def archives() -> Sequence[Path]:
     """Return the archives from which Spark's Python processes import PySpark and Py4J.
 
-    Raises `PysparkKafkaError` if there are none.
+    Raises `PysparkKafkaError` if no archive is found.
     """
     home = os.environ.get("SPARK_HOME")
     spec = PathFinder.find_spec("pyspark")

@@ -24,7 +24,7 @@ class ToOffset:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """A reset that moves every partition by the same number of offsets."""
+    """A reset that shifts the offset of every partition by the same number."""
 
     offsets: int
 
@@ -60,7 +60,7 @@ Scope = tuple[str, frozenset[int] | None]
 
 
 def add_offset_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--topic` and `--source`, and the options that set `change` or confirm the change."""
+    """Add `--topic`, `--source`, and the options that select or confirm a change of the offsets."""
     parser.add_argument(
         "--topic",
         type=_scope,
@@ -176,7 +176,7 @@ def _group_id(text: str) -> str:
 def _to_datetime(text: str) -> AtTimestamp:
     """Parse a time.
 
-    As in `kafka-consumer-groups.sh`, a time without a UTC offset is in UTC.
+    As in `kafka-consumer-groups.sh`, a time without a UTC offset is interpreted as UTC.
     """
     try:
         found = datetime.fromisoformat(text)

@@ -4,10 +4,10 @@ As in Kafka's `kafka-consumer-groups.sh --reset-offsets` (`OffsetsUtils`), an of
 is replaced with the nearest offset in the log.
 
 The next micro-batch starts at the end of the last committed micro-batch, so the new offsets replace
-the end offsets of the committed micro-batch. A planned micro-batch gets the same end offsets and
-therefore reads nothing from the partitions that are reset. The planned micro-batch retains its id
-and its offsets for all other partitions and sources. A sink that has already written the rows of
-the planned micro-batch therefore skips only this micro-batch.
+the end offsets of the committed micro-batch. If a micro-batch is already planned, it gets the same
+end offsets and therefore reads nothing from the partitions that are reset. The planned micro-batch
+retains its id and its offsets for all other partitions and sources. A sink that has already written
+the rows of the planned micro-batch therefore skips only this micro-batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """The reset of a partition. `new` and `requested` differ if `requested` is outside the log."""
+    """The reset of one partition to the offset `new`.
+
+    If `requested` is outside the log, `new` is the nearest offset in the log.
+    """
 
     partition: SourcePartition
     current: int
@@ -45,7 +48,7 @@ class Reset:
 def plan_reset(
     offsets: Mapping[SourcePartition, int], target: Target, log: Mapping[TopicPartition, LogRange]
 ) -> list[Reset]:
-    """Return the new offsets of these partitions, including those that do not change."""
+    """Return a reset for each partition in `offsets`, even if its offset does not change."""
     resets = []
     for partition, current in offsets.items():
         _, topic_partition = partition
@@ -64,26 +67,27 @@ def check_reset(
         raise CheckpointError(
             f"Micro-batch {planned.batch_id} is planned, but not committed. Either the query is "
             "running, or it failed and will run this micro-batch again. Some rows of the "
-            "micro-batch may already be written.",
+            "micro-batch may already have been written.",
             advice="Start the query, wait until the micro-batch is committed, and stop the query. "
             "If the micro-batch cannot succeed, add --discard-planned-batch. The micro-batch then "
-            "reads nothing from the partitions whose offsets are reset.",
+            "reads no records from the partitions whose offsets are reset.",
         )
     if progress.has_state and not keeps_state and any(each.new < each.current for each in resets):
         raise CheckpointError(
-            "The query has stateful operators, and their state contains the records before the "
-            "current offsets. A reset does not change the state: after a rewind, aggregations "
-            "count these records twice, and records older than the watermark are dropped.",
+            "The query has stateful operators, and their state includes the records before the "
+            "current offsets. A reset does not change the state. If you rewind the offsets, "
+            "aggregations count these records twice, and records older than the watermark are "
+            "dropped.",
             advice="Start the query with a new 'checkpointLocation' and the option "
-            "'startingOffsets' or 'startingTimestamp'. To rewind with the current state, add "
-            "--keep-state.",
+            "'startingOffsets' or 'startingTimestamp'. To rewind the offsets and keep the current "
+            "state, add --keep-state.",
         )
 
 
 def edited_batches(progress: Progress, resets: Sequence[Reset]) -> list[tuple[Batch, bytes]]:
     """Return the micro-batches whose files change, with the new content of each file.
 
-    The last committed micro-batch precedes the planned one.
+    In the result, the last committed micro-batch precedes the planned micro-batch.
     """
     new = {each.partition: each.new for each in resets}
     edited = []

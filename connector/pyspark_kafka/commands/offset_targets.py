@@ -1,4 +1,4 @@
-"""Queries the cluster for the offsets that a reset requests.
+"""Queries the cluster for the target offsets of an offset reset.
 
 As in Kafka's `kafka-consumer-groups.sh --reset-offsets` (`OffsetsUtils`), a partition without a
 record at or after the requested time is reset to its latest offset.
@@ -34,8 +34,8 @@ def require_partitions(client: KafkaReadClient, partitions: Collection[TopicPart
     missing = missing_partitions(client, partitions)
     if missing:
         raise UnknownTopicOrPartitionError(
-            f"The checkpoint contains offsets of {format_partitions(missing)}, but the cluster has "
-            "no such partitions, or the principal lacks the DESCRIBE ACL.",
+            f"The checkpoint contains offsets of {format_partitions(missing)}, but the cluster "
+            "does not have these partitions, or the principal lacks the DESCRIBE ACL.",
             advice="Check --bootstrap-servers, or select the other partitions with --topic.",
             topic=min(missing).topic,
             partition=min(missing).partition,
@@ -45,7 +45,7 @@ def require_partitions(client: KafkaReadClient, partitions: Collection[TopicPart
 def log_ranges(
     client: KafkaReadClient, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, LogRange]:
-    """Return the log start offsets and log end offsets of partitions that exist."""
+    """Return the log start offsets and log end offsets of `partitions`, which must exist."""
     level = IsolationLevel.READ_UNCOMMITTED
     starts, ends = (_offsets(client, query, partitions, level) for query in (EARLIEST, LATEST))
     return {p: LogRange(start=starts[p], end=ends[p]) for p in partitions}
@@ -59,9 +59,10 @@ def target_of(
     *,
     warn: Callable[[str], None],
 ) -> Target:
-    """Return the requested offsets. With `read_committed`, latest is the last stable offset.
+    """Return the requested offsets.
 
-    Raises `OffsetError` if the group has no committed offset for a partition.
+    For `read_committed`, the latest offset is the last stable offset. Raises `OffsetError` if the
+    group has no committed offset for a partition.
     """
     match change:
         case ToOffset(offset):

@@ -112,7 +112,7 @@ def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
 
 @contextmanager
 def _errors_of_files(location: str) -> Iterator[None]:
-    """Convert the errors of `CheckpointFiles` to `CheckpointError`."""
+    """Convert errors from `CheckpointFiles` to `CheckpointError`."""
     try:
         yield
     except PysparkKafkaError:
@@ -256,8 +256,8 @@ class _Command:
         """Return the selected offsets of the committed micro-batch, at most one per partition.
 
         Several sources can read the same partition, or partitions with the same name in different
-        clusters. However, the command is connected to one cluster, and a group has one offset for
-        each partition.
+        clusters. The command then raises `OptionError`, because it is connected to one cluster and
+        a group has one offset for each partition.
         """
         batch = self._committed()
         offsets = self._offsets(batch)
@@ -292,7 +292,7 @@ class _Command:
     def _check_selection(
         self, partitions: Collection[TopicPartition], *batches: Batch | None
     ) -> None:
-        """Raise an error if `--topic` or `--source` selects nothing in the micro-batches."""
+        """Raise an error if `--topic` or `--source` matches no offsets in the micro-batches."""
         sources = [source for batch in batches if batch for source in batch.entry.sources]
         names = {source.name for source in sources if source.offsets is not None}
         if self._progress.committed is not None and not names:
@@ -347,7 +347,7 @@ class _Command:
         if read_progress(self._files) != self._progress:
             raise CheckpointError(
                 "The checkpoint changed while this command was reading it, so the query is "
-                "running. Nothing was changed.",
+                "still running. The command did not change any file.",
                 advice="Stop the query, and run the command again.",
             )
         suffix = datetime.now(UTC).strftime("backup-%Y%m%dT%H%M%S.%fZ")

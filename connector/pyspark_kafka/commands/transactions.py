@@ -155,12 +155,12 @@ class _Command:
         report = self._examine()
         if report.is_unknown:
             raise ExactlyOnceError(
-                f"The transactionalId '{report.sink_id}' is unknown: topic "
-                f"'{report.commit_topic}' contains no decision for it, and the cluster has no "
-                "transaction for it.",
+                f"The transactionalId '{report.sink_id}' is unknown: the commit topic "
+                f"'{report.commit_topic}' contains no decision with this id, and the cluster has "
+                "no transaction with this id.",
                 advice="Check --id, --bootstrap-servers and --commit-topic (the sink's "
-                "commitTopic option). If the query has never started a batch, there is nothing to "
-                "do.",
+                "commitTopic option). If the query has never started a batch, no action is "
+                "required.",
                 topic=report.commit_topic,
                 transactional_id=report.sink_id,
             )
@@ -200,7 +200,7 @@ class _Command:
         return ALIVE
 
     def _signs_of_life(self, report: Report) -> Sequence[str]:
-        """Compare the report with a second report that is created a few seconds later."""
+        """Return the signs of life that a second report shows a few seconds later."""
         quiet_s = self._parsed.quiet
         if self._parsed.take_over or not quiet_s:
             return ()

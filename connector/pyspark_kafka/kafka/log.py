@@ -10,7 +10,7 @@ from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
-    """A record batch. Its transaction may be committed, aborted or open.
+    """A record batch. If it is transactional, its transaction is committed, aborted or open.
 
     `ends_with` is the transaction result in a control batch, and None for a data batch. `records`
     contains the key and value of each record, and is empty for a control batch.

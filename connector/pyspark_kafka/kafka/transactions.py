@@ -25,7 +25,7 @@ def is_sink_id(transactional_id: str) -> bool:
     """Return whether `transactional_id` is a valid value of the `transactionalId` option.
 
     Kafka allows any string. The sink allows fewer characters, because it appends `/`-separated
-    parts for its tasks and uses the id in patterns and record keys.
+    parts for its tasks and uses the id in regular expressions and record keys.
     """
     return _SINK_ID.fullmatch(transactional_id) is not None
 
@@ -42,7 +42,7 @@ class ProducerIdAndEpoch:
 
 
 class TransactionState(Enum):
-    """A transaction state with its name in responses.
+    """A transaction state. The value is the name of the state in responses.
 
     Source: `TransactionState` in Kafka's admin client.
     """

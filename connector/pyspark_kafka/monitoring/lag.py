@@ -3,7 +3,7 @@
 The lag of a partition is its latest offset minus the end offset of the last micro-batch. As in
 Kafka's consumer, the latest offset is the last stable offset, or the high watermark with
 `read_uncommitted`. Offsets of control records and of aborted transactions are included, so the
-number of unread records can be smaller.
+number of unread records can be smaller than the lag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_kafka.options.parse import parse_connection_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """The lag of a query in offsets, for at least one partition.
+    """The lag of a query, as a number of offsets per partition. `partitions` is not empty.
 
     `min`, `max` and `avg` correspond to `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
     `avgOffsetsBehindLatest` in the progress of Spark's own connector.
@@ -45,7 +45,7 @@ class LatestOffsets:
     """Requests the latest offsets from the cluster.
 
     `options` are the options of a read, and must contain `kafka.bootstrap.servers`. The constructor
-    raises `OptionError`.
+    raises `OptionError` if an option is invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -69,8 +69,8 @@ def lag(progress: Progress | None, options: Mapping[str, str] | None = None) -> 
 
     Returns None if there is no progress yet, or if the query has no Kafka source. Without
     `options`, also returns None after Spark has replayed a micro-batch from an earlier run. Raises
-    `TypeError` if `progress` is any other object. With `options`, also raises `OptionError` and
-    subclasses of `KafkaError`.
+    `TypeError` if `progress` is not a progress report. With `options`, also raises `OptionError`
+    and subclasses of `KafkaError`.
     """
     if progress is None:
         return None

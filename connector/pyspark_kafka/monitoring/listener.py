@@ -1,8 +1,8 @@
 """A `StreamingQueryListener` that logs each progress report and exports Prometheus metrics.
 
-Spark calls the methods outside the thread of the query. Therefore, a slow or failing method does
-not affect the query. The only exception is `onQueryStarted`, which `start()` calls and which does
-nothing.
+Spark does not call the methods of the listener in the thread of the query, so a slow or failing
+method does not affect the query. The only exception is `onQueryStarted`: `start()` waits for this
+method, which does nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ METRICS: Final = logging.getLogger("pyspark_kafka.metrics")
 class KafkaMetricsListener(StreamingQueryListener):
     """Reports the lag, rows and bytes of all streaming queries of a session.
 
-    After each micro-batch, the listener logs a JSON object in one line, at level INFO, to the
-    logger `pyspark_kafka.metrics`. With `registry`, the listener also exports Prometheus metrics
-    until the query terminates. With `options` (the options of a read), the lag is relative to the
-    latest offsets in the cluster at the time of the report. Without `options`, the lag is relative
-    to the latest offsets at the time when Spark planned the micro-batch (see `lag`).
+    After each micro-batch, the listener logs a JSON object on a single line to the logger
+    `pyspark_kafka.metrics` at level INFO. With `registry`, the listener also exports Prometheus
+    metrics until the query terminates. With `options` (the options of a read), the lag is relative
+    to the latest offsets in the cluster at the time of the report. Without `options`, the lag is
+    relative to the latest offsets at the time when Spark planned the micro-batch (see `lag`).
 
-    If the latest offsets cannot be requested, the lag is missing, and the error is logged as a
-    warning. The constructor raises `OptionError`. It also raises `ModuleNotFoundError` if
+    If the request for the latest offsets fails, the listener logs a warning and reports no lag. The
+    constructor raises `OptionError` if an option is invalid, and `ModuleNotFoundError` if
     `registry` is set but prometheus-client is not installed.
     """
 
@@ -91,7 +91,7 @@ class KafkaMetricsListener(StreamingQueryListener):
 
 
 def _fields(progress: QueryProgress, lag: Lag | None) -> dict[str, Any]:
-    """Return the logged object. All keys are always present. Unknown values are null."""
+    """Return the object that is logged. All keys are always present. Unknown values are null."""
     return {
         "event": "progress",
         "query": progress.query,

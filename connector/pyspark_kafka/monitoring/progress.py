@@ -39,8 +39,8 @@ class SourceProgress:
 class QueryProgress:
     """The monitored values of a progress report. Unknown values are None.
 
-    `query` is the name of the query, or its id if it has no name. `timestamp` is the time, as text,
-    at which the micro-batch started.
+    `query` is the name of the query, or its id if it has no name. `timestamp` is the start time of
+    the micro-batch, as text.
     """
 
     query: str
@@ -90,7 +90,7 @@ def _decoded(progress: Progress) -> Mapping[str, Any]:
     report = json.loads(text) if isinstance(text, str) else progress
     if not isinstance(report, Mapping) or "sources" not in report:
         raise TypeError(
-            "The argument must be the progress of a query, but it is an object of the class "
+            "The argument must be the progress of a streaming query, not an object of the class "
             f"{type(progress).__name__!r}. Pass query.lastProgress or event.progress."
         )
     return report
@@ -117,7 +117,7 @@ def _offsets(value: object) -> PartitionOffsets:
 
 
 def _observed(report: Mapping[str, Any], side: Side, metric: str) -> int | None:
-    """Return the sum of a metric that `sizes.count_bytes` has added, or None if there is none.
+    """Return the sum of a metric from `sizes.count_bytes`, or None if no such metric exists.
 
     A metric is null if a micro-batch has no rows.
     """

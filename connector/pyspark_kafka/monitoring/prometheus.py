@@ -31,7 +31,7 @@ _COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The values of the current run of a query. `counters` omits unknown counters."""
+    """The values of the current run of a query. Counters with unknown values are omitted."""
 
     run_id: str
     reported_s: float

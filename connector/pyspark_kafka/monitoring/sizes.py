@@ -1,8 +1,8 @@
 """Counts the rows and bytes that a streaming query reads or writes.
 
 Spark's progress reports contain no byte counts, and Python sources and sinks cannot add metrics to
-the reports. A DataFrame can add metrics: Spark evaluates the observed metrics of a DataFrame with
-each micro-batch and reports the results.
+the reports. A DataFrame, however, can define observed metrics (`DataFrame.observe`). Spark
+calculates these metrics for each micro-batch and adds them to the progress report.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _COLUMNS: Final = ("key", "value")
 
 
 def count_bytes(frame: DataFrame, side: Side) -> DataFrame:
-    """Return the DataFrame with observed metrics for rows and for bytes of `key` and `value`.
+    """Return `frame` with observed metrics: the row count, and the byte count of `key` and `value`.
 
     `side` is `read` for a DataFrame that `load()` returns, and `write` for a DataFrame that is
     written. Bytes are counted before compression. Headers and the overhead of Kafka's record
     batches are not counted. `KafkaMetricsListener` reports the results.
 
-    Raises `SchemaError` if the DataFrame has neither column, and `ValueError` for any other side.
+    Raises `SchemaError` if the DataFrame has neither a `key` nor a `value` column, and `ValueError`
+    if `side` is neither `read` nor `write`.
     """
     if side not in get_args(Side):
         raise ValueError(f"The side is {side!r}. Use 'read' or 'write'.")

@@ -3,7 +3,7 @@
 | reference | value | Kafka's class |
 | --- | --- | --- |
 | `${env:NAME}` | an environment variable | `EnvVarConfigProvider` |
-| `${file:PATH:KEY}` | a key of a Java properties file in UTF-8 | `FileConfigProvider` |
+| `${file:PATH:KEY}` | the value of a key in a Java properties file (UTF-8) | `FileConfigProvider` |
 | `${dir:PATH:FILE}` | the content of a file in a directory | `DirectoryConfigProvider` |
 
 As in `ConfigTransformer`, a value can contain several references, and there is no escape sequence.
@@ -31,16 +31,16 @@ _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Option values without references. `references` maps each resolved value to its reference."""
+    """Option values with resolved references. `references` maps each value to its reference."""
 
     values: Mapping[str, str] = field(repr=False)
     references: Mapping[str, str] = field(repr=False)
 
     @contextmanager
     def masked_in_errors(self) -> Iterator[None]:
-        """Return a context in which errors show references instead of resolved values.
+        """Return a context manager that replaces resolved values in errors with references.
 
-        In this context, `masked` replaces resolved values in log messages in the same way.
+        Within the `with` block, `masked` replaces resolved values in log messages in the same way.
         """
         token = _masks.set((*_masks.get(), _Mask(self.references)))
         try:
@@ -53,7 +53,7 @@ class Resolved:
 
 
 def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
-    """Resolve the references in all values on this machine. Raises `OptionError`.
+    """Resolve the config provider references in all values on this machine. Raises `OptionError`.
 
     `prefix` is prepended to the option names in errors.
     """
@@ -85,9 +85,9 @@ def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
 class _Mask:
     """Replaces resolved values in text with their references.
 
-    Values are found regardless of case, with or without surrounding whitespace, and in the form
-    that `repr` returns. A short value is replaced only if it is a whole word, because other words
-    may contain the value by chance.
+    A value is replaced regardless of its case, with or without its surrounding whitespace, and also
+    in the form that `repr` returns. A short value is replaced only if it is a whole word, because
+    longer words may contain the value by chance.
     """
 
     def __init__(self, references: Mapping[str, str]) -> None:
@@ -122,7 +122,7 @@ _masks: ContextVar[tuple[_Mask, ...]] = ContextVar("masks", default=())
 
 
 def masked(text: str) -> str:
-    """Replace the values that are resolved in this context with their references."""
+    """Replace resolved values in `text` with their references (see `masked_in_errors`)."""
     for mask in _masks.get():
         text = mask(text)
     return text

@@ -1,8 +1,8 @@
 """Parses Java properties files according to the rules of `java.util.Properties.load`.
 
-Existing packages for this format either do not implement one of these rules (an escaped separator,
-a line that ends in two backslashes) or also write files. This module is smaller than such a
-package. Invariant: no error contains text from the file, because the values may be secret.
+The existing packages for this format either break one of these rules (an escaped separator, a line
+that ends in two backslashes) or are larger than this module, because they also write files.
+Invariant: no error contains text from the file, because the values may be secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class JavaPropertiesError(ValueError):
 
 
 def parse_java_properties(text: str) -> dict[str, str]:
-    """Return the properties. The last value of a key is used. Raises `JavaPropertiesError`."""
+    """Parse properties. For duplicate keys, the last value wins. Raises `JavaPropertiesError`."""
     properties = {}
     for number, line in _logical_lines(text):
         entry = _ENTRY.fullmatch(line)

@@ -60,12 +60,12 @@ _SIMILARITY_MIN: Final = 0.6
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise `OptionError` for an unknown option, or for the options of a table (CREATE TABLE)."""
+    """Raise `OptionError` for an unknown option, or if the options come from CREATE TABLE."""
     lowered = {name.lower() for name in names}
     if lowered >= _ADDED_FOR_TABLES:
         raise OptionError(
             "CREATE TABLE does not support the data source 'pyspark_kafka', because Spark does not "
-            "pass the options of a table to Python data sources.",
+            "pass table options to Python data sources.",
             advice=f"{USE_VIEW}.",
         )
     for name in names:

@@ -1,8 +1,8 @@
 """JSON for partitions and offsets, in the format of Spark's Kafka connector (`JsonUtils`).
 
 Options and checkpoints contain JSON such as `{"topic":{"0":123}}`. Because the format is the same,
-this connector can continue from a checkpoint of Spark's connector, and vice versa. Parsed topics,
-partitions and numbers are always valid.
+this connector can continue from a checkpoint of Spark's connector, and vice versa. Parsing rejects
+invalid topics, partitions and offsets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKPOINT_EXAMPLE: Final = '{"topicA":{"0":23}}'
 
 
 class OffsetFormatError(ValueError):
-    """A JSON text or object has the wrong format. Callers convert it to a `PysparkKafkaError`.
+    """The JSON has the wrong format. Callers convert this error to a `PysparkKafkaError`.
 
     `problem` is a clause without a capital letter or a period. `example` is valid JSON. `topic` and
     `partition` are set if the problem concerns them.
@@ -81,8 +81,8 @@ def parse_timestamps(text: str) -> dict[TopicPartition, int]:
 def from_json_object(value: object) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint from decoded JSON. Raises `OffsetFormatError`.
 
-    Negative offsets are invalid. `{}` is valid: a query writes `{}` if its pattern matches no
-    topic.
+    Negative offsets are invalid. `{}` is valid: a query whose pattern matches no topic writes `{}`
+    to its checkpoint.
     """
     return {} if value == {} else _numbers(value, 0, _CHECKPOINT_EXAMPLE)
 
@@ -161,7 +161,7 @@ def _partition(topic: str, value: object, example: str) -> int:
         if 0 <= number <= INT_MAX:
             return number
     raise OffsetFormatError(
-        f"topic '{topic}' has the partition {value!r}, which is not an integer from 0 to {INT_MAX}",
+        f"partition {value!r} of topic '{topic}' is not an integer from 0 to {INT_MAX}",
         example=example,
         topic=topic,
     )

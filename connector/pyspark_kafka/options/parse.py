@@ -90,10 +90,10 @@ def _source_options(raw: RawOptions, *, streaming: bool) -> SourceOptions:
 
 
 def check_source_options(options: Mapping[str, str]) -> bool:
-    """Validate the options of a read and return `includeHeaders`. Raises `OptionError`.
+    """Validate the options of a read and return the value of `includeHeaders`.
 
-    `load()` requires `includeHeaders` for the schema. When `load()` is called, Spark has not yet
-    specified whether the query is a batch or a streaming query.
+    `load()` needs this value to determine the schema. At that time, it is not yet known whether the
+    query is a batch or a streaming query. Raises `OptionError`.
     """
     raw = RawOptions(options, READS)
     with raw.masked_in_errors():
@@ -251,7 +251,7 @@ def _check_topic_name(option: str, topic: str) -> None:
 def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit:
     """Return the start or end of a read.
 
-    The options have the same precedence as in Spark's connector.
+    If several options set it, they have the same precedence as in Spark's Kafka connector.
     """
     if f"{which}Timestamp" in raw:
         return GlobalTimestamp(timestamp_ms=raw.integer(f"{which}Timestamp"))
@@ -299,7 +299,7 @@ def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> N
 def _check_not(
     excluded: int, excluded_name: str, limit: OffsetLimit, option: str, alternative: str
 ) -> None:
-    """Raise `OptionError` if the start or end, or one of its offsets, is `excluded`.
+    """Raise `OptionError` if `limit`, or the offset of any partition in `limit`, is `excluded`.
 
     A batch read must not start at the latest offset or end at the earliest offset, because the read
     would return no rows.

@@ -1,7 +1,7 @@
 """Typed access to the options of one query.
 
 `RawOptions` checks that the option names are correct and that the options apply to the query. It
-does not check combinations of options, except for the requirements in the table.
+does not check combinations of options, except that it enforces `Option.requires`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KAFKA: str = "kafka."
 class RawOptions:
     """The options of one query. Names are case-insensitive; values are parsed on access.
 
-    The driver resolves config provider references in all values. Only `kafka` contains unresolved
-    references, because only `kafka` is passed to tasks.
+    The driver resolves the config provider references in all values. Only the mapping `kafka` can
+    contain unresolved references, because only this mapping is passed to tasks.
 
     `modes` contains the mode of the query, or both read modes if the mode is not known yet. The
-    constructor raises `OptionError` for unknown names, for options that do not apply, and for
-    references that cannot be resolved.
+    constructor raises `OptionError` for unknown names, for options that do not apply to the query,
+    and for references that cannot be resolved.
     """
 
     def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
@@ -56,7 +56,7 @@ class RawOptions:
     def kafka(self) -> dict[str, str]:
         """The `kafka.*` settings. Their names are in lower case and do not contain the prefix.
 
-        References are not resolved, except in settings that are options in the table.
+        References are resolved only in settings that `table` defines as options.
         """
         return {
             name.removeprefix(_KAFKA): self._texts[name] if name in BY_LOWER_NAME else text
@@ -69,7 +69,7 @@ class RawOptions:
         return self._texts.get(_KAFKA + name, default)
 
     def masked_in_errors(self) -> AbstractContextManager[None]:
-        """Return a context in which errors show references instead of resolved values."""
+        """Return a context manager that replaces resolved values in errors with references."""
         return self._resolved.masked_in_errors()
 
     def text(self, name: str) -> str:
@@ -94,7 +94,7 @@ class RawOptions:
         return None if self._value(name) is None else self.integer(name)
 
     def json(self, name: str, parse: Callable[[str], T]) -> T:
-        """Return the value of the option, parsed by a function of `offsets_json`."""
+        """Return the value of a JSON option. `parse` is a function from `offsets_json`."""
         text = self.text(name)
         try:
             return parse(text)

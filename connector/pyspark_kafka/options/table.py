@@ -1,7 +1,7 @@
 """The table of all options of the data source.
 
 `parse` uses this table, and `docs/options.md` is generated from it. An option that is not in this
-table is an error, except `kafka.*` settings and `queryName`.
+table is rejected, except for `kafka.*` settings and `queryName`.
 
 To add an option, add it to this table, add a field in `values`, and set the field in `parse`. Then
 regenerate the page with `python -m pyspark_kafka.pages docs`.
@@ -69,8 +69,8 @@ class Section(Enum):
 class Option:
     """An option of the data source.
 
-    The option applies to queries in one of `modes`. In one of `ignored_modes`, the option has no
-    effect, as in Spark's connector, and a warning is logged. In any other mode, the option is
+    `modes` are the query modes to which the option applies. In `ignored_modes`, the option has no
+    effect, as in Spark's connector, and a warning is logged. In all other modes, the option is
     rejected.
     """
 

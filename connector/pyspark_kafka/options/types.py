@@ -136,9 +136,9 @@ _UNITS: Final = "kmgtp"
 
 @dataclass(frozen=True, slots=True)
 class ByteSize:
-    """A positive byte string in Spark's format (`JavaUtils.byteStringAs`), such as `512m` or `1gb`.
+    """A positive size in Spark's format (`JavaUtils.byteStringAs`), such as `512m` or `1gb`.
 
-    The units are powers of 1024. A number without a unit means bytes.
+    The units are powers of 1024. A number without a unit is a number of bytes.
     """
 
     label: str = "size"

@@ -1,7 +1,7 @@
 """Parsed options as immutable values.
 
-`parse` returns these values, and Spark pickles them and sends them to the executors. All values
-have been checked, except for conditions that require a connection to the cluster.
+`parse` returns these values, and Spark pickles them and sends them to the executors. The values are
+already validated, except where a check requires a connection to the cluster.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ OffsetLimit = OffsetLimitName | SpecificOffsets | GlobalTimestamp | PartitionTim
 class FilterPushdown(Enum):
     """The values of the `filterPushdown` option.
 
-    `ON` requires Spark to keep the filters of several scans separate. `SINGLE_SCAN` requires that
-    each loaded DataFrame be scanned only once.
+    `ON` requires a Spark version in which several scans of a DataFrame do not share filters.
+    `SINGLE_SCAN` requires that each DataFrame that `load()` returns is scanned only once.
     """
 
     OFF = "false"
@@ -177,9 +177,9 @@ class SourceOptions:
 class ExactlyOnce:
     """The options of a sink with `transactionalId`.
 
-    `group_id` is the group to which the sink commits the source offsets of a micro-batch; it is
-    None if `commitOffsets` is not set. `checkpoint` is the value of `checkpointLocation`.
-    `batch_id` is the id of a repeatable batch job.
+    `group_id` is the consumer group for which the sink commits the source offsets of a micro-batch,
+    or None if `commitOffsets` is not set. `checkpoint` is the value of `checkpointLocation`.
+    `batch_id` is the value of `batchId`, which identifies a batch job that can be repeated.
     """
 
     transactional_id: str
@@ -195,8 +195,8 @@ class ExactlyOnce:
 class SinkOptions:
     """The options of a batch or streaming write.
 
-    `topic` is None if the `topic` column contains the topics. If `transactionalId` is not set,
-    `exactly_once` is None, and rows are written at least once.
+    `topic` is None if each row specifies its topic in the `topic` column. If `transactionalId` is
+    not set, `exactly_once` is None, and rows are written at least once.
     """
 
     client: ClientOptions

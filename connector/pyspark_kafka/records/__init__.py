@@ -36,7 +36,7 @@ _MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_en
 
 
 def _load(selected: str | None) -> tuple[str, Decode, Encode]:
-    """Return the name and the functions of an implementation. Raises `OptionError`."""
+    """Return the name of the selected implementation, and its functions. Raises `OptionError`."""
     if selected and selected not in _MODULES:
         raise OptionError(
             f"The environment variable {_VARIABLE} has the invalid value {selected!r}.",
@@ -52,8 +52,8 @@ def _load(selected: str | None) -> tuple[str, Decode, Encode]:
         except ImportError as error:
             if selected:
                 raise OptionError(
-                    f"The environment variable {_VARIABLE} has the value {selected!r}, but this "
-                    f"implementation cannot be loaded ({error}).",
+                    f"The environment variable {_VARIABLE} selects the implementation "
+                    f"{selected!r}, which cannot be loaded ({error}).",
                     advice=(
                         "Install a pyspark-kafka wheel for this system, build pyspark-kafka with a "
                         f"C compiler, or set {_VARIABLE} to 'pure'."

@@ -1,8 +1,8 @@
 """Decode record batches to Arrow in plain Python.
 
-This is the readable reference implementation, which is also used if the kernel is not installed. It
-returns the same rows, Arrow batches and errors as `_kernel`. Source: KIP-98, DefaultRecordBatch and
-DefaultRecord of Apache Kafka.
+This is the readable reference implementation, which is also used if the compiled kernel (`_kernel`)
+is not installed. It returns the same rows, Arrow batches and errors as `_kernel`. Source: KIP-98,
+DefaultRecordBatch and DefaultRecord of Apache Kafka.
 
 A batch has the following format. Numbers are big-endian, positions are counted from the start of
 the batch, and the CRC-32C covers all bytes from `attributes` onward:
@@ -199,10 +199,10 @@ def read_batch(
 def _is_delivered(
     batch: ParsedBatch, aborted: AbortedProducers | None, request: DecodeRequest
 ) -> bool:
-    """Return whether the records of the batch must be decoded, and update the aborted producers.
+    """Return whether the records of `batch` must be decoded, and update `aborted`.
 
-    Markers before the requested range are also processed, because the aborted transactions of a
-    response can end before the range.
+    Abort markers before the requested range also update `aborted`, because a fetch response can
+    list aborted transactions that end before that range.
     """
     if aborted is not None:
         aborted.admit(batch.last_offset)
@@ -218,7 +218,7 @@ def _is_delivered(
 def _is_abort_marker(batch: ParsedBatch, request: DecodeRequest) -> bool:
     """Return whether the control batch is an abort marker.
 
-    A control batch has one record, or no record after compaction.
+    A control batch contains one record, or none if compaction has removed it.
     """
     if batch.record_count == 0:
         return False
@@ -384,7 +384,7 @@ class _Rows:
         self._clear()
 
     def _row(self, record: _Record, timestamp_type: int) -> dict[str, Any]:
-        """Return the row. Raises `DecodeError` for a value that does not fit a selected column."""
+        """Return the row for a record. Raises `DecodeError` if a value does not fit its column."""
         row: dict[str, Any] = {
             "key": record.key,
             "value": record.value,
@@ -414,7 +414,7 @@ class _Rows:
 
 
 def _headers(record: _Record) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers in order, including repeated keys, or None if there are none."""
+    """Return the headers in order, including repeated keys, or None if the record has none."""
     try:
         return [(key.decode(), value) for key, value in record.headers] or None
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """The checksum of rows, in plain Python.
 
-This is the readable reference implementation, which is also used if the kernel is not installed. It
-returns the same sums as `_kernel`, and the sums are the same in every release.
+This is the readable reference implementation, which is also used if the compiled kernel (`_kernel`)
+is not installed. It returns the same sums as `_kernel`, and the sums are the same in every release.
 
 Each step combines the current hash with little-endian words of 64 bits. `fold(a, b)` multiplies two
 words and XORs the upper 64 bits of the product with the lower 64 bits. W0 to W7 are constants. The
@@ -111,7 +111,7 @@ def _field(mixed: int, data: Buffer | None) -> int:
 
 
 def _stripes(mixed: int, data: Buffer) -> int:
-    """Compute four hashes, each over 16 of every 64 bytes, and combine them."""
+    """Hash the four 16-byte lanes of all 64-byte blocks separately, and combine the four hashes."""
     a = b = c = d = mixed
     for words in _STRIPE.iter_unpack(data):
         a = _fold(words[0] ^ W[0], words[1] ^ a)

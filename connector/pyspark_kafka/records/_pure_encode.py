@@ -1,8 +1,9 @@
 """Encode Arrow rows as record batches in plain Python.
 
-This is the readable reference implementation, which is also used if the kernel is not installed. It
-returns the same bytes and errors as `_kernel`. The docstring of `_pure` describes the format.
-Source: KIP-98, DefaultRecordBatch, DefaultRecord and BuiltInPartitioner of Apache Kafka.
+This is the readable reference implementation, which is also used if the compiled kernel (`_kernel`)
+is not installed. It returns the same bytes and errors as `_kernel`. The docstring of `_pure`
+describes the format. Source: KIP-98, DefaultRecordBatch, DefaultRecord and BuiltInPartitioner of
+Apache Kafka.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _partition(row: _Row, encoding: Encoding) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A row. `fields` contains the encoded record from the key length onward."""
+    """A row. `fields` contains the fields of the encoded record, starting with the key length."""
 
     partition: int | None
     timestamp: int

@@ -23,10 +23,10 @@ CHECKSUMS: Final = 2**64
 class RowChecksums(Protocol):
     """The type of `row_checksums`, which returns the sum of the 64-bit hashes of all rows.
 
-    `sink.rows.RowPreparation` prepares the rows, which have columns of `columns.PRODUCE_SCHEMA`.
-    Missing columns are null. `topic`, `key`, `value` and the keys and values of headers can have
-    the types binary, string, large_binary or large_string. `topic` can be dictionary-encoded.
-    `timestamp` is a timestamp in milliseconds or an int64.
+    `sink.rows.RowPreparation` prepares the rows. Their columns are those of
+    `columns.PRODUCE_SCHEMA`; missing columns are treated as null. `topic`, `key`, `value` and the
+    keys and values of headers can have the type binary, string, large_binary or large_string.
+    `topic` can be dictionary-encoded. `timestamp` is a timestamp in milliseconds or an int64.
 
     The hash covers the topic, partition, timestamp, key, value, and the headers in order. Null
     partitions and timestamps are hashed as null, because the partition and the timestamp that the

@@ -1,7 +1,7 @@
 """The interface for decoding: the request, the result and the errors.
 
-Both implementations of `decode` share these types, limits and error texts. The parsers raise
-`DecodeError`, which `to_kafka_error` converts to an error of the package.
+Both implementations of `decode` share these types, limits and error texts. Their parsers raise
+`DecodeError`, which `to_kafka_error` converts to a `KafkaError`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DecodeRequest:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the Arrow batches: the columns in the order of the request."""
+        """The schema of the Arrow batches: the requested columns, in the requested order."""
         return pa.schema([SOURCE_SCHEMA.field(name) for name in self.columns])
 
 
@@ -167,7 +167,7 @@ class DecodeError(Exception):
 
 
 def to_kafka_error(error: DecodeError, request: DecodeRequest) -> KafkaError:
-    """Convert a `DecodeError` to an error of the package."""
+    """Convert a `DecodeError` to a `KafkaError`."""
     where = f"at offset {error.offset} of {request.topic}-{request.partition}"
     if error.failure in _CORRUPTION:
         what = _CORRUPTION[error.failure].format(*error.details)

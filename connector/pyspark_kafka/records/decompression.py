@@ -1,12 +1,12 @@
 """Decompress record batches up to a size limit.
 
-Both implementations of `decode` use this module to decompress the records section of a batch.
-Data is decompressed in pieces, and at most `bytes_max` bytes plus one piece are allocated,
-regardless of the sizes that the data declares.
+Both implementations of `decode` use this module to decompress the records section of a batch. Data
+is decompressed in chunks. Decompression allocates at most `bytes_max` bytes plus one chunk, even if
+the data declares a larger size.
 
 Most batches are small (the default of Kafka's producer is 16 KB), so the time to create an Arrow
-stream matters. For this reason, gzip data is decompressed with Python's zlib, and most batches fit
-into one piece.
+stream matters. For this reason, gzip data is decompressed with Python's zlib, and a chunk is large
+enough for most batches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: int) -> bytes:
-    """Decompress the records section `data` of the batch at `base_offset`.
+    """Decompress `data`, the records section of the batch with the base offset `base_offset`.
 
     Raises `DecodeError` if `data` is invalid, or is larger than `bytes_max` bytes after
     decompression.
@@ -60,7 +60,7 @@ class _TooLargeError(Exception):
 
 
 def _joined(pieces: Iterator[bytes], bytes_max: int) -> bytes:
-    """Join the pieces. Raises `_TooLargeError` if the result would exceed `bytes_max` bytes."""
+    """Join decompressed data. Raises `_TooLargeError` if the result would exceed `bytes_max`."""
     found: list[bytes] = []
     left = bytes_max
     for piece in pieces:
@@ -126,7 +126,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size, which is a varint at the start of a raw block.
+    """Return the decompressed size of a raw Snappy block, a varint at the start of the block.
 
     Raises `OSError` if the size is invalid, or too large for a block of this length.
     """

@@ -37,8 +37,9 @@ BATCH_BYTES_LIMIT: Final = LENGTH_BYTES_MAX
 class ProducerState:
     """The producer id and epoch, and the next sequence number of each partition.
 
-    A partition that is not in `next_sequences` starts at 0. For a producer without idempotence, the
-    producer id and epoch are -1, and its batches have the sequence number `NO_SEQUENCE`.
+    The sequence numbers of a partition that is not in `next_sequences` start at 0. For a producer
+    without idempotence, the producer id and epoch are -1, and its batches have the sequence number
+    `NO_SEQUENCE`.
     """
 
     producer_id: int
@@ -120,7 +121,7 @@ class Encode(Protocol):
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
-    """Return the sequence number after `record_count` records that start at `sequence`."""
+    """Return the sequence number that follows `record_count` records starting at `sequence`."""
     return (sequence + record_count) % (SEQUENCE_MAX + 1)
 
 

@@ -37,7 +37,7 @@ _RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COM
 
 
 def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, None, int]:
-    """Yield the batches that overlap the requested offsets, and return the next offset.
+    """Yield the batches that overlap the requested offsets. Return the offset at which to continue.
 
     An incomplete batch at the end of `data` is ignored. Raises the same errors as
     `contract.Decode`. Errors in records are raised when the records are read. The request's
@@ -76,7 +76,7 @@ def log_batches(data: Buffer, request: DecodeRequest) -> Generator[LogBatch, Non
 def _transaction_result(batch: ParsedBatch, request: DecodeRequest) -> TransactionResult | None:
     """Return the transaction result in a control batch, or None.
 
-    A control batch has one record, or no record after compaction.
+    A control batch contains one record, or none if compaction has removed it.
     """
     if not batch.is_control or batch.record_count == 0:
         return None
@@ -85,7 +85,7 @@ def _transaction_result(batch: ParsedBatch, request: DecodeRequest) -> Transacti
 
 
 class _Records(Sequence[KeyAndValue]):
-    """The keys and values of a batch, which are decoded on first use."""
+    """The keys and values of a batch, which are decoded when they are first accessed."""
 
     def __init__(self, batch: ParsedBatch, request: DecodeRequest) -> None:
         self._batch = batch

@@ -17,7 +17,7 @@ COMMIT = 1
 
 
 class AbortedProducers:
-    """The producers whose aborted transactions span the current batch of a Fetch response."""
+    """The producers whose aborted transactions cover the current batch of a Fetch response."""
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._later = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)

@@ -1,8 +1,8 @@
 """Split an encoded batch that a broker rejects as too large.
 
 Such batches are rare, so there is only one implementation, in plain Python. Records keep their
-order, timestamps and sequence numbers. The parts are identical to batches that `encode` returns.
-Source: `ProducerBatch.split` of Apache Kafka.
+order, timestamps and sequence numbers. Each resulting batch is identical to what `encode` returns
+for the same rows. Source: `ProducerBatch.split` of Apache Kafka.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         seen.add(field.name)
     if "value" not in seen:
         raise SchemaError(
-            f"The DataFrame has no column 'value'. It has {_listing(schema.names)}.",
+            f"The DataFrame has no column 'value'. It contains {_listing(schema.names)}.",
             advice="Add a string or binary column 'value', for example with to_json(struct(...)).",
             column="value",
         )

@@ -1,7 +1,7 @@
 """Converts Spark's rows to Arrow batches, for Spark versions that pass rows to the writer.
 
-The row writer can therefore share the code of the Arrow writers. Invariant: the number of rows in a
-batch is bounded.
+A writer that receives rows can therefore share the code of the writers that receive Arrow batches.
+Invariant: the number of rows in a batch is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def arrow_batches(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows as Arrow batches. `check_columns` must have accepted `schema`."""
+    """Yield the rows as Arrow batches. Check `schema` with `check_columns` before this call."""
     types = {field.name: _arrow_type(field.name, field.dataType) for field in schema.fields}
     iterator = iter(rows)
     while chunk := list(islice(iterator, _ROWS_PER_BATCH)):
@@ -51,7 +51,7 @@ def _same(value: Any) -> Any:
 
 
 def _microseconds(value: Any) -> Any:
-    """Convert a row's datetime (naive, in local time) to microseconds since the Unix epoch."""
+    """Convert a naive datetime, which is in local time, to microseconds since the Unix epoch."""
     return TimestampType().toInternal(value)
 
 

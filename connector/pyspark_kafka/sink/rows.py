@@ -74,7 +74,7 @@ class RowPreparation:
         return column.dictionary_encode()
 
     def _bounds(self, topics: Any, partitions: Any) -> Iterable[tuple[str, int, int]]:
-        """Return the lowest and the highest partition that the rows of each topic specify."""
+        """Return each topic with the lowest and the highest partition that its rows specify."""
         if self.topic is not None:  # `group_by` would import pandas.
             found = [(self.topic, *pc.min_max(partitions).as_py().values())]
         else:

@@ -35,7 +35,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class Write(Protocol):
-    """Writes the rows of one micro-batch or batch job. It is pickled and sent to the tasks."""
+    """Writes the rows of one micro-batch or batch job. Spark pickles this object for the tasks."""
 
     @property
     def schema(self) -> StructType: ...

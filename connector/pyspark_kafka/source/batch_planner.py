@@ -42,8 +42,8 @@ from pyspark_kafka.source.ranges import PlannedRange, pack, split
 class BatchBounds:
     """The start and end offsets of all partitions of a read, resolved at the same time.
 
-    `latest` contains the end offsets that the cluster has just returned. All records before these
-    offsets are readable.
+    `latest` contains the end offsets that the cluster returned at that time. All records before
+    these offsets are readable.
     """
 
     assignment: Assignment
@@ -77,7 +77,7 @@ BatchTask = tuple[BatchRange, ...]
 
 
 def has_fixed_bounds(options: SourceOptions) -> bool:
-    """Return whether all bounds are offsets that the user specified."""
+    """Return whether the user specified an offset for each start and end of the read."""
     return all(
         isinstance(limit, SpecificOffsets) and all(offset >= 0 for offset in limit.offsets.values())
         for limit in (options.starting, options.ending)
@@ -89,8 +89,8 @@ def plan_batch(
 ) -> list[BatchTask]:
     """Return the tasks of a batch read.
 
-    Options are checked against all selected partitions. Pruned records never count as data loss.
-    Raises `OptionError`, `OffsetError`, `DataLossError` and `KafkaError`.
+    Options are checked against all selected partitions. Records that filters skip never count as
+    data loss. Raises `OptionError`, `OffsetError`, `DataLossError` and `KafkaError`.
     """
     bounds = resolve_bounds(reader, options, pruning)
     ranges = [part for p in sorted(bounds.start) for part in _parts(p, bounds, pruning)]
@@ -106,7 +106,7 @@ def plan_again(
     options: SourceOptions,
     pruning: Pruning,
 ) -> list[PlannedRange]:
-    """Return a task's ranges with new bounds.
+    """Return the ranges of a task after the start and end offsets were resolved again.
 
     Raises the same errors as `plan_batch`.
     """
@@ -169,7 +169,7 @@ def _existing(
 
 
 def _batch_ranges(plans: Sequence[PlannedRange]) -> list[BatchRange]:
-    """Add the fields of `BatchRange` to planned ranges, which must be in order."""
+    """Convert planned ranges to `BatchRange` objects. The ranges must be in order."""
     if not plans:
         return [BatchRange(planned=None, planned_partitions=frozenset())]
     partitions = [plan.fetch_range.topic_partition for plan in plans]
@@ -223,7 +223,7 @@ def _report_end_before_start(
     options: SourceOptions,
     on_loss: DataLossPolicy,
 ) -> None:
-    """Report data loss if the start is the log start offset. Otherwise, raise `OptionError`."""
+    """Report data loss if the read starts at the log start offset, or raise `OptionError`."""
     given = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
     if options.starting is OffsetLimitName.EARLIEST or given.get(partition) == EARLIEST:
         on_loss.report(
@@ -266,7 +266,7 @@ def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataL
 def plan_ranges(
     ranges: list[FetchRange], assignment: Assignment, options: SourceOptions
 ) -> list[PlannedRange]:
-    """Split ranges for the tasks, and add the topic ids from the assignment."""
+    """Split ranges according to the options, and add the topic ids from the assignment."""
     return [
         PlannedRange(fetch_range=part, topic_id=assignment.topic_ids[part.topic_partition.topic])
         for part in split(

@@ -1,4 +1,4 @@
-"""The readers for `spark.read`. Spark uses them to plan on the driver and to read on executors."""
+"""The readers for `spark.read`. They plan a read on the driver, and read records on executors."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ class KafkaBatchReader(DataSourceReader):
         return read_task(partial(self._ranges, task), self._columns, self._options)
 
     def _ranges(self, task: BatchTask, client: KafkaReadClient) -> list[PlannedRange]:
-        """Return the planned ranges, with new bounds if the plan is executed again.
+        """Return the planned ranges of a task.
 
-        Fixed bounds do not change.
+        If Spark executes the plan again, resolve the start and end offsets again, unless the user
+        specified all of them as offsets.
         """
         execution = None if has_fixed_bounds(self._options) else later_execution(self._plan_id)
         if execution is None:
@@ -77,9 +78,9 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class KafkaFilterPushdownReader(KafkaBatchReader):
-    """Reads batch queries with filter pushdown.
+    """A batch reader that supports filter pushdown.
 
-    It is a separate class because Spark rejects a reader that has `pushFilters` if
+    This is a separate class, because Spark rejects a reader with a `pushFilters` method if
     `spark.sql.python.filterPushdown.enabled` is false.
     """
 

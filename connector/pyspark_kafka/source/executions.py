@@ -80,8 +80,8 @@ def _read_or_write(directory: Path, name: str, propose: Callable[[], object], ol
         return _load(path)
     except OSError as error:
         log.warning(
-            "The tasks of this executor cannot share offsets. If a DataFrame is read more than "
-            "once, the tasks may read up to different offsets: %s",
+            "The tasks of this executor cannot share end offsets. If a DataFrame is read more than "
+            "once, the tasks may stop at different end offsets: %s",
             error,
         )
     return value

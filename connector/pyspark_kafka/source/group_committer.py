@@ -35,7 +35,7 @@ _PAUSE_FACTOR: Final = 10
 
 
 class GroupCommitter:
-    """Commits the offsets of one query, with a client that has a short timeout."""
+    """Commits the offsets of one query. The client has a short timeout."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
@@ -47,7 +47,7 @@ class GroupCommitter:
     def commit(self, offsets: PartitionOffsets) -> None:
         """Commit offsets, unless the same offsets were committed less than an hour ago.
 
-        After a slow failure, commits are skipped for a while.
+        After a slow failure, skip commits for ten times as long as the failed commit took.
         """
         started_s = time.monotonic()
         is_committed = offsets == self._committed and started_s < self._again_at_s

@@ -79,8 +79,8 @@ class OffsetReader:
     def assignment(self, *, expected: Collection[TopicPartition] = ()) -> Assignment:
         """Return the selected partitions that exist.
 
-        If a partition in `expected` is missing, up to `fetchOffset.numRetries` requests are sent,
-        because a broker may not have the latest metadata.
+        If a partition in `expected` is missing, the request is repeated, because a broker may not
+        have the latest metadata. At most `fetchOffset.numRetries` requests are sent.
         """
         required = set(filter(self._options.selection.selects, expected))
         attempts = self._options.client.fetch_offset_num_retries
@@ -90,8 +90,8 @@ class OffsetReader:
             if not missing:
                 return assignment
             log.warning(
-                "The query reads %s, but the brokers report no such partition. The metadata is "
-                "requested again, because it may be outdated.",
+                "The query reads %s, but the metadata does not contain these partitions. "
+                "Refreshing the metadata, because it may be stale.",
                 format_partitions(missing),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
@@ -176,9 +176,9 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         """Return the last stable offsets, or the high watermarks with read_uncommitted.
 
-        If an offset is lower than in `expected`, up to `fetchOffset.numRetries` requests are sent,
-        because a new leader may have an older high watermark (KAFKA-7703). The last result is
-        returned.
+        If an offset is lower than in `expected`, the request is repeated, because a new leader may
+        have an older high watermark (KAFKA-7703). At most `fetchOffset.numRetries` requests are
+        sent. The last result is returned.
         """
         level = isolation_level or self._options.isolation_level
         attempts = self._options.client.fetch_offset_num_retries
@@ -193,9 +193,10 @@ class OffsetReader:
             if not backwards or attempt + 1 == attempts:
                 break
             log.warning(
-                "The log of %s ends before the query's offsets. The end offset is requested again, "
-                "because a new leader may report a lower offset. If the offset does not change, "
-                "records are lost, and option 'failOnDataLoss' applies.",
+                "The log of %s ends before the query's offsets. Requesting the end offsets again, "
+                "because a new leader may temporarily return a lower offset. If the log still ends "
+                "before the query's offsets, records are lost, and option 'failOnDataLoss' "
+                "applies.",
                 format_partitions(backwards),
             )
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
@@ -204,9 +205,9 @@ class OffsetReader:
     def first_since(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first record with this timestamp or a later one.
+        """Return the offset of each partition's first record at or after this timestamp.
 
-        The result omits partitions without such a record.
+        Partitions without such a record are omitted.
         """
         queries = dict.fromkeys(partitions, AtTimestamp(timestamp_ms=timestamp_ms))
         found = self._client.list_offsets(queries, self._options.isolation_level)
@@ -228,12 +229,12 @@ class OffsetReader:
             if remaining <= 0:
                 first = pending[0]
                 raise OffsetError(
-                    f"The query has to read {first} up to offset {ends[first]} with "
-                    f"read_committed, but after {timeout_ms} ms the last stable offset is still "
-                    f"{stable[first]}, because a transaction is open.",
-                    advice="Wait until the transaction ends, set an earlier end offset, or set "
-                    "'kafka.isolation.level' to 'read_uncommitted' if the end offset was planned "
-                    "with read_uncommitted.",
+                    f"The query must read {first} up to offset {ends[first]}, but "
+                    f"'kafka.isolation.level' is read_committed, and the last stable offset is "
+                    f"still {stable[first]} after {timeout_ms} ms, because a transaction is open.",
+                    advice="Wait until the transaction ends, or set a lower end offset. If the end "
+                    "offset was determined with read_uncommitted, you can also set "
+                    "'kafka.isolation.level' to 'read_uncommitted'.",
                     topic=first.topic,
                     partition=first.partition,
                     offset=ends[first],
@@ -289,7 +290,7 @@ class OffsetReader:
             if not earliest[partition] <= offset <= high_watermarks[partition]:
                 raise OffsetError(
                     f"Option 'startingOffsets' is 'committed', but the committed offset {offset} "
-                    f"of group '{group_id}' for {partition} does not exist. The log starts at "
+                    f"of group '{group_id}' for {partition} is out of range. The log starts at "
                     f"offset {earliest[partition]} and ends at offset "
                     f"{high_watermarks[partition]}.",
                     advice="Reset the offsets of the group, or set 'startingOffsets' to 'earliest' "

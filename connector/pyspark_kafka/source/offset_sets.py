@@ -53,7 +53,7 @@ def intersection(left: Offsets, right: Offsets) -> Offsets:
 
 
 def bridged(offsets: Offsets, *, gap_min: int, ranges_max: int) -> Offsets:
-    """Return a superset that has at most `ranges_max` ranges and no gap smaller than `gap_min`.
+    """Return a superset of `offsets` with at most `ranges_max` ranges and no gap below `gap_min`.
 
     If there are too many gaps, only the largest gaps are kept.
     """

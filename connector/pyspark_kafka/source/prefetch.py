@@ -39,9 +39,8 @@ class Prefetcher:
     def read(self, task: Sequence[PlannedRange]) -> list[pa.RecordBatch] | None:
         """Return the records of a task, or None if the task must read them on an executor.
 
-        The task must read the records if there are too many offsets or bytes, or if the driver
-        cannot read them now: Spark retries a failed task, but not a failed plan. Raises
-        `DataLossError`.
+        The task must read the records if there are too many offsets or bytes, or if the read fails
+        on the driver: Spark retries a failed task, but not a failed plan. Raises `DataLossError`.
         """
         offsets = sum(planned.fetch_range.size for planned in task)
         if offsets > OFFSETS_MAX or offsets * self._bytes_per_offset > BYTES_MAX:

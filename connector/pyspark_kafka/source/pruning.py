@@ -67,7 +67,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """The partitions and offsets that have to be read. The default is to read everything."""
+    """The partitions and offsets that must be read. By default, everything is read."""
 
     on_partitions: tuple[Condition, ...] = ()
     """Conditions on `topic` and `partition`. Only partitions that satisfy all of them are read."""
@@ -85,7 +85,7 @@ class Pruning:
         return all(evaluate(c, values[c.column]) is True for c in self.on_partitions)
 
     def parts(self, topic_partition: TopicPartition, start: int, end: int) -> list[FetchRange]:
-        """Return the parts of a range of offsets that have to be read, in order."""
+        """Return the ranges between `start` and `end` that must be read, in order."""
         return [
             FetchRange(topic_partition=topic_partition, start_offset=first, end_offset=last)
             for first, last in intersection(self.offsets, offsets_of([(start, end)]))
@@ -119,9 +119,9 @@ _TESTS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = MappingProxyType(
 
 
 def prune(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """Return the pruning for these conditions, and whether each condition is exact.
+    """Return which partitions and offsets must be read, and whether each condition is exact.
 
-    For every row that is read, Spark has to evaluate the conditions that are not exact.
+    For every row that is read, Spark must re-evaluate the conditions that are not exact.
     """
     supported = [_is_supported(condition) for condition in conditions]
     on_partitions = []

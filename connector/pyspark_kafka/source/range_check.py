@@ -1,8 +1,8 @@
 """Checks on the driver that the offsets of planned ranges exist.
 
 A range that starts before the log start offset or ends after the log end offset counts as data
-loss. If a range ends after the last stable offset, a transaction is open. The check then waits
-until the transaction ends.
+loss. If a range ends after the last stable offset, a transaction is open. In this case, the check
+waits until the transaction ends.
 """
 
 from __future__ import annotations

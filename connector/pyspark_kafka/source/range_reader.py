@@ -1,8 +1,8 @@
 """Reads one planned range of offsets on an executor.
 
 This module returns the records as Arrow batches, and distinguishes data loss from gaps. Gaps in the
-offsets are normal: control records, aborted transactions and compaction cause them. If the broker
-no longer has some offsets of the range, records are lost.
+offsets are normal: control records, aborted transactions and compaction cause them. If part of the
+range is outside the broker's log, records are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_range(
     *,
     sleep: Sleep = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these columns of the records in a range. Raises `DataLossError` and `KafkaError`.
+    """Yield the given columns of the records in a range. Raises `DataLossError` and `KafkaError`.
 
     With `failOnDataLoss=false`, missing records are skipped with a warning. No record is returned
     twice.
@@ -97,10 +97,10 @@ def _fetch(
 def _reason_missing(
     client: KafkaReadClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
 ) -> str | None:
-    """Return a clause that explains why the planned partition is missing, or None if it exists.
+    """Return a clause that explains why a planned partition is missing, or None if it exists.
 
-    A missing partition is requested up to `fetchOffset.numRetries` times, because a broker may not
-    have the latest metadata.
+    If the partition is missing, the metadata is requested up to `fetchOffset.numRetries` times,
+    because a broker may not have the latest metadata.
     """
     reason = None
     for attempt in range(options.client.fetch_offset_num_retries):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """A range that a task reads. `topic_id` is used to detect that the topic was recreated."""
+    """A range that a task reads. If the topic is recreated, its id differs from `topic_id`."""
 
     fetch_range: FetchRange
     topic_id: str | None
@@ -103,7 +103,7 @@ def _split_evenly(fetch_range: FetchRange, parts: int) -> Sequence[FetchRange]:
 def backlog(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
     """Return the number of offsets between `start` and `latest`.
 
-    A partition whose latest offset is lower than its start counts as zero.
+    A partition whose latest offset is lower than its start offset counts as zero.
     """
     return sum(max(end - start.get(partition, end), 0) for partition, end in latest.items())
 

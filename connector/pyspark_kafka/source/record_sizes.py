@@ -40,7 +40,7 @@ class RecordSizes:
         self._averages: dict[str, float] = {}
 
     def total(self, ranges: Iterable[FetchRange]) -> float:
-        """Return the estimated uncompressed bytes of the keys, values and headers in the ranges.
+        """Estimate the uncompressed size of the keys, values and headers in the ranges, in bytes.
 
         Raises `KafkaError` if a sample cannot be read.
         """

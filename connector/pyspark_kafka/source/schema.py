@@ -49,9 +49,10 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
-    """Return the columns that a schema selects, in the schema's order. Raises `SchemaError`.
+    """Return the columns that `schema` selects, in its order. Raises `SchemaError`.
 
-    Spark does not report whether the schema is the default schema or was passed to `schema()`.
+    The default schema is checked too, because Spark does not report whether the user passed another
+    schema to `schema()`.
     """
     names = tuple(field.name for field in schema.fields)
     if not names:

@@ -163,7 +163,8 @@ class StreamPlanner:
     ) -> tuple[Offsets, Offsets]:
         """Return the latest offsets, and the end offsets of the micro-batch.
 
-        With `Trigger.AvailableNow`, the final offsets of the run replace the latest offsets.
+        With `Trigger.AvailableNow`, the latest offsets at the start of the run are returned instead
+        of the current ones.
         """
         latest = self._request_latest(position) if self._target is None else self._target
         if is_new and _may_resolve_later(self._options):
@@ -200,7 +201,7 @@ class StreamPlanner:
         return dict(latest) if maximum is None else rate_limit(maximum, known, latest)
 
     def _requires_new_query(self, end: Offsets, latest: Offsets) -> bool:
-        """Return whether only a new query may use these end offsets of a first micro-batch.
+        """Return whether the end offsets are valid only for the first micro-batch of a new query.
 
         In a restarted query, these offsets could be lower than the query's position, or far beyond
         its rate limit.
@@ -265,10 +266,11 @@ class StreamPlanner:
     ) -> PartitionOffsets:
         """Return the start offsets of a first micro-batch that an earlier process planned.
 
-        The starting option may now resolve to a later offset than `end`. For options such as
-        `latest`, this is expected, and the micro-batch was empty (see `_may_resolve_later`). With
-        any other option, the records of the micro-batch are lost. Partitions that are not in `end`
-        were added later. The next micro-batch reads them from their log start offset.
+        The start option of the query (such as `startingOffsets`) may now resolve to a later offset
+        than `end`. For options such as `latest`, this is expected, and the micro-batch was empty
+        (see `_may_resolve_later`). With any other option, the records of the micro-batch are lost.
+        Partitions that are not in `end` were added later. The next micro-batch reads them from
+        their log start offset.
         """
         starting = self._options.starting
         option = option_name(starting, "starting")
@@ -289,8 +291,8 @@ class StreamPlanner:
         elif isinstance(starting, OffsetLimitName):
             log.warning(
                 "The first micro-batch is being replayed without records, because option "
-                "'startingOffsets' is '%s'. If the query was started with another value, reset the "
-                "offsets of the query with 'pyspark-kafka offsets'.",
+                "'startingOffsets' is '%s'. If the query originally started with another value, "
+                "reset the offsets of the query with 'pyspark-kafka offsets'.",
                 starting.name.lower(),
             )
             return end
@@ -427,10 +429,11 @@ class StreamPlanner:
         return {**kept, **earliest}
 
     def _check_direction(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
-        """Return the ranges to read. Reports an end offset that is before the start offset.
+        """Return the ranges to read, and report end offsets that are lower than the start offsets.
 
-        With `failOnDataLoss=true`, raises `OffsetError` if a different isolation level may be the
-        cause. Otherwise, reports data loss.
+        An end offset can be lower because an earlier run used another isolation level. If this
+        cause is possible and `failOnDataLoss` is `true`, raises `OffsetError`. Otherwise, reports
+        data loss.
         """
         committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
         backwards = {p: start[p] for p in end if end[p] < start[p]}
@@ -485,7 +488,7 @@ class StreamPlanner:
 
 
 def _may_resolve_later(options: SourceOptions) -> bool:
-    """Return whether a later process may resolve the starting option to later offsets."""
+    """Return whether a restarted query may resolve the starting option to higher offsets."""
     match options.starting:
         case OffsetLimitName.LATEST | OffsetLimitName.COMMITTED:
             return True

@@ -79,8 +79,8 @@ class KafkaStreamReader(_StreamReader):
     ) -> OffsetJson:
         """Return the end offset of the next micro-batch.
 
-        `start` is the end of the previous micro-batch, which is complete, or the initial offset of
-        a new query. Spark versions before 4.2 pass no arguments.
+        `start` is the end offset of the previous micro-batch, which is complete, or the initial
+        offset of a new query. Spark versions before 4.2 pass no arguments.
         """
         begin = None if start is None else _from_checkpoint(start)
         if begin is not None and not self._open().is_unplanned_start(begin):
@@ -89,7 +89,7 @@ class KafkaStreamReader(_StreamReader):
         return to_json_object(self._open().latest_offsets(begin, limited=limited))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the read limit.
+        """Return the default read limit of the query.
 
         If several options limit the micro-batches, the result contains only one of these limits.
         The planner applies all of them.
@@ -167,9 +167,9 @@ class KafkaStreamReader(_StreamReader):
 
 
 class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
-    """The class of a reader with prefetched records that Spark has not requested yet.
+    """The class of a reader while it holds prefetched records that Spark has not requested yet.
 
-    After `partitions`, Spark calls `getCache` if the reader is a `_SimpleStreamReaderWrapper`.
+    If the reader is a `_SimpleStreamReaderWrapper`, Spark calls `getCache` after `partitions`.
     """
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002

@@ -33,7 +33,7 @@ def read_task(
     columns: tuple[str, ...],
     options: SourceOptions,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task. `ranges` returns the ranges to read."""
+    """Yield the records of a task. `ranges` returns the ranges that the task must read."""
     with _pool().lend(options.client) as client:
         yield from read_ranges(client, ranges(client), columns, options)
     freeze_garbage_collector()

@@ -1,9 +1,9 @@
 """Sends administrative requests for topics and brokers, without retries.
 
-CreateTopics requests use kio, but DescribeConfigs requests do not. Replicas and brokers are read
-from Metadata responses. If a response does not contain exactly the requested resources, an error is
-raised. Errors contain the broker's message. Sources: CreateTopicsRequest.json and
-DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
+CreateTopics requests are serialized with kio, but DescribeConfigs requests are not. The lists of
+replicas and brokers come from Metadata responses. If a response does not contain exactly the
+requested resources, an error is raised. Errors contain the broker's message. Sources:
+CreateTopicsRequest.json and DescribeConfigsRequest.json of Kafka; KIP-226, KIP-569.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def create_topic(
     operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
         raise ProtocolError(
-            f"{sentence(operation)} failed: the response from {connection.broker} does not "
-            "contain exactly the requested topic.",
+            f"{sentence(operation)} failed: the topics in the response from "
+            f"{connection.broker} do not match the request.",
             topic=topic,
         )
     (result,) = response.topics
@@ -74,9 +74,9 @@ def create_topic(
 
 
 def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
-    """Raise `ApiError` unless every partition of an existing topic has a leader.
+    """Raise `ApiError` unless every partition of the topic has a leader.
 
-    A topic that the metadata does not contain yet is treated as a topic without leaders.
+    If the metadata does not contain the topic yet, the topic has no leaders.
     """
     metadata = router.refresh([topic], deadline=deadline)
     found = metadata.topics.get(topic)
@@ -111,7 +111,7 @@ def replication_of(router: Router, topic: str, *, deadline: float) -> int:
 
 
 def brokers(router: Router, *, deadline: float) -> Sequence[Broker]:
-    """Return the live brokers. Raises `ApiError` if there are none."""
+    """Return the live brokers. Raises `ApiError` if the metadata contains no broker."""
     found = router.refresh([], deadline=deadline).brokers
     if not found:
         raise ApiError(ErrorCode.broker_not_available, "finding the brokers")

@@ -220,7 +220,7 @@ class ClusterQueries:
         partitions: Collection[TopicPartition],
         deadline: float,
     ) -> None:
-        """Raise the error unless it reports unknown partitions that the metadata contains."""
+        """Raise the error, unless it is temporary because some brokers have outdated metadata."""
         if isinstance(failed, KafkaError):
             raise failed
         if failed.code in _UNKNOWN and partitions:
@@ -298,7 +298,7 @@ def _description(topic: TopicMetadata) -> TopicDescription:
 def is_retriable(failed: ApiError | KafkaError) -> bool:
     """Return whether the error is retriable.
 
-    Errors about unknown topics are not retriable, although they can be temporary.
+    Errors for unknown topics and partitions are not retriable, although they can be temporary.
     """
     if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN

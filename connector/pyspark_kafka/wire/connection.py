@@ -86,7 +86,7 @@ class Request(Generic[T]):
 
 
 def entity_request(api: Api, version: int, **fields: Any) -> Request[Any]:
-    """Build a request with kio's schema. `entities.request_bytes` describes `fields`."""
+    """Build a request with kio's schema. For `fields`, see `entities.request_bytes`."""
     schema = response_schema(api, version)
     return Request(
         api=api,
@@ -112,7 +112,7 @@ Returns the lifetime of the session in seconds, or 0 if the session does not exp
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest(Generic[T]):
-    """A request that was sent, and its response or error once the request is done."""
+    """A request that was sent. When it is `done`, it contains the response or the error."""
 
     connection: Connection
     request: Request[T]
@@ -147,7 +147,7 @@ class Connection:
     """A connection to one broker. It owns its transport.
 
     `broker` names the broker in errors, for example `broker 2 at 10.0.0.2:9092`. Deadlines are
-    times in seconds, according to `clock`.
+    times of `clock`, in seconds.
     """
 
     def __init__(
@@ -185,7 +185,8 @@ class Connection:
     def is_usable(self) -> bool:
         """Return whether requests can be sent.
 
-        Detects whether the broker has closed an idle connection or the session has expired.
+        The result is False if the broker has closed an idle connection or the SASL session has
+        expired.
         """
         if self.is_idle:
             while self._read_available():  # brokers close idle connections
@@ -282,7 +283,7 @@ class Connection:
         advice: str | None = None,
         option: str | None = None,
     ) -> None:
-        """Close the connection and fail all in-flight requests with this error."""
+        """Close the connection and fail all in-flight requests with an error of class `kind`."""
         if self._failure is not None:
             return
         self._failure = (kind, reason, advice, option)
@@ -307,7 +308,7 @@ class Connection:
         self._continue_authentication(None)
 
     def _continue_authentication(self, response: Any) -> None:
-        """Send the next request of the authentication, or the requests that were held back."""
+        """Send the next authentication request, or the held-back requests after authentication."""
         assert self._authentication is not None
         try:
             request = self._authentication.send(response)
@@ -351,7 +352,7 @@ class Connection:
             waiting_s = self.throttled_until - self._clock.now()
             raise BrokerUnreachableError(
                 f"{request} to {self.broker} was not sent, because a broker quota throttles this "
-                f"client for another {waiting_s:.3g} s, longer than the timeout allows.",
+                f"client for another {waiting_s:.3g} s, which exceeds the timeout.",
                 advice="Raise the quota for this client id, or raise the timeout.",
             )
         throttle_s = self._clock.left_s(self.throttled_until)
@@ -370,11 +371,11 @@ class Connection:
             _drop(self._outgoing, sent)
 
     def _is_sending(self) -> bool:
-        """Return whether unsent bytes remain or an authentication is in progress."""
+        """Return whether unsent bytes remain or authentication is in progress."""
         return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
 
     def _write_all(self, request: Request[Any] | str, deadline: float) -> None:
-        """Send all bytes, including those of held-back requests. Errors name `request`."""
+        """Send all bytes, including those of held-back requests. Error messages name `request`."""
         self._write_available()
         while self._is_sending():
             # A broker stops reading requests if the client does not read the responses.
@@ -519,9 +520,10 @@ def wait_any(
 ) -> list[InFlightRequest[Any]]:
     """Wait until at least one request is done, and return all requests that are done.
 
-    Returns an empty list at the deadline. The requests can belong to several brokers. During the
-    wait, the function sends the unsent bytes of the requests' connections. A failed request counts
-    as done. After a request is done, nothing more is read from its connection.
+    Returns an empty list if no request is done before the deadline. The requests can belong to
+    several brokers. During the wait, the function sends the unsent bytes of the requests'
+    connections. A failed request counts as done. After a request is done, the function reads no
+    more bytes from its connection.
     """
     while True:
         connections = {id(p.connection): p.connection for p in in_flight_requests if not p.done}

@@ -1,7 +1,8 @@
 """Builds FindCoordinator requests and reads their responses (versions 1 to 5) without kio.
 
-Loading kio's schema would delay every micro-batch. A valid response contains each requested key
-exactly once. Source: FindCoordinatorRequest.json of Kafka; KIP-699 (several keys).
+kio's schema is not used for these messages, because importing it would delay every micro-batch. A
+valid response contains each requested key exactly once. Source: FindCoordinatorRequest.json of
+Kafka; KIP-699 (requests with several keys).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Open connections, negotiate API versions and authenticate.
 
 ApiVersions is the first request on every connection. It is sent in version 3, and again in version
-0 if the broker does not support version 3 (KIP-511). SASL follows. Each attempt to open a
-connection ends by its deadline, and no socket remains open after a failure.
+0 if the broker does not support version 3 (KIP-511). SASL authentication follows. Each attempt to
+open a connection ends by its deadline, and no socket remains open after a failure.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
 def _api_versions(version: int) -> Request[Any]:
     """Build an ApiVersions request.
 
-    A broker that does not support the version responds in version 0.
+    A broker that does not support this version returns a version 0 response.
     """
     request = entity_request(
         Api.API_VERSIONS,

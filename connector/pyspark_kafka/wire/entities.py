@@ -38,8 +38,8 @@ _WriteField = Callable[[Any], bytes]
 def request_bytes(api: Api, version: int, fields: Mapping[str, Plain]) -> bytes:
     """Return the body of a request. Durations are in milliseconds.
 
-    Fields that do not exist in this version are ignored. Raises `TypeError` if a field without a
-    default is missing.
+    Fields that do not exist in the version of the request are ignored. Raises `TypeError` if a
+    field without a default is missing.
     """
     return _struct_writer(load_request_schema(api, version))(fields)
 
@@ -51,7 +51,7 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
-    """Return the header fields after the correlation id, which are constant for a client."""
+    """Return the header fields after the correlation id. They are constant for a client."""
     end = writer.string(client_id, flexible=False)  # the original encoding in all versions
     return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
@@ -149,7 +149,7 @@ _WRITERS: Final[Mapping[str, Callable[[Any, bool], bytes]]] = {
 
 
 def _whole_milliseconds(value: int | datetime.timedelta) -> int:
-    """Return a duration in milliseconds. The defaults of kio's schemas are timedeltas."""
+    """Convert a duration to milliseconds. Default values in kio's schemas are timedeltas."""
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
     return value

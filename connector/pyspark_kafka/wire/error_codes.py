@@ -117,7 +117,7 @@ _CLASS_BY_CODE: Final = {code: kind for kind, codes in _CODES_BY_CLASS.items() f
 
 
 def error_class(code: ErrorCode) -> type[KafkaError]:
-    """Return the error class for an error code that is returned even after the last retry."""
+    """Return the exception class for an error code that remains after the last retry."""
     return _CLASS_BY_CODE.get(code, KafkaError)
 
 

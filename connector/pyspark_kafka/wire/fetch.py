@@ -52,7 +52,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The settings that apply to all partitions of a request.
+    """The settings of a Fetch request that apply to all of its partitions.
 
     The broker waits until it has `bytes_min` bytes, for at most `wait_ms_max` ms. If `rack`
     contains the client's rack, the client can read from the closest replica.
@@ -66,7 +66,7 @@ class FetchLimits:
 
 
 class EpochEnd(NamedTuple):
-    """The last leader epoch before the leader's log diverges from the fetched records (KIP-595).
+    """The largest epoch after which the fetched records diverge from the leader's log (KIP-595).
 
     `end_offset` is the end offset of this epoch.
     """
@@ -77,7 +77,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """A partition in a response.
+    """A partition in a Fetch response.
 
     `records` is a view of the record batches. The last batch can be incomplete. `aborted` is None
     for `read_uncommitted`. Missing offsets are -1, and other missing fields are None.
@@ -99,7 +99,7 @@ class FetchedPartition:
 class FetchResponse:
     """A Fetch response.
 
-    `endpoints` contains the brokers that `current_leader` fields refer to (from version 16 on).
+    `endpoints` contains the brokers that `current_leader` fields refer to (version 16 and later).
     """
 
     throttle_ms: int
@@ -109,7 +109,7 @@ class FetchResponse:
 
 
 def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
-    """Return the negotiated version, or a version with topic names if a topic id is unknown."""
+    """Return the negotiated version, or one that uses topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)

@@ -26,12 +26,12 @@ _NO_GENERATION: Final = -1
 
 
 def offset_fetch_operation(group_id: str) -> str:
-    """Return the name of the operation `committed_offsets` for error messages."""
+    """Return the name of the `committed_offsets` operation for error messages."""
     return f"reading the committed offsets of {CoordinatorKey.group(group_id)}"
 
 
 def offset_commit_operation(group_id: str) -> str:
-    """Return the name of the operation `commit_offsets` for error messages."""
+    """Return the name of the `commit_offsets` operation for error messages."""
     return f"committing offsets of {CoordinatorKey.group(group_id)}"
 
 
@@ -57,8 +57,8 @@ def committed_offsets(
     if response.__version__ >= _FIRST_OF_MANY_GROUPS:
         if [group.group_id for group in response.groups] != [group_id]:
             raise ProtocolError(
-                f"{sentence(operation)} failed: the response from {connection.broker} does not "
-                "contain exactly the requested group.",
+                f"{sentence(operation)} failed: the groups in the response from "
+                f"{connection.broker} do not match the request.",
                 group_id=group_id,
             )
         (found,) = response.groups

@@ -85,7 +85,7 @@ class ClusterMetadata:
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def merged(self, update: ClusterMetadata) -> ClusterMetadata:
-        """Return this metadata with the topics and brokers from a newer response."""
+        """Return this metadata, updated with the topics and brokers from a newer response."""
         topics = {name: topic for name, topic in self.topics.items() if name not in update.failed}
         for name, topic in update.topics.items():
             topics[name] = _newer(topics.get(name), topic)

@@ -76,7 +76,7 @@ class ProducedPartition:
 class ProduceResponse:
     """A Produce response.
 
-    `endpoints` contains the brokers that `current_leader` fields refer to (from version 10 on).
+    `endpoints` contains the brokers that `current_leader` fields refer to (version 10 and later).
     """
 
     throttle_ms: int
@@ -85,7 +85,7 @@ class ProduceResponse:
 
 
 def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> int:
-    """Return the negotiated version, or a version with topic names if a topic id is unknown."""
+    """Return the negotiated version, or one that uses topic names if a topic id is unknown."""
     if all(partition.topic_id is not None for partition in partitions):
         return negotiated
     return min(negotiated, LAST_VERSION_BY_NAME)

@@ -36,7 +36,10 @@ class MalformedResponseError(Exception):
 
 
 class Reader:
-    """A reader that starts at `position` in a frame. `what` names the field in errors."""
+    """A reader that starts at `position` in a frame.
+
+    `what` is the name of the field in error messages.
+    """
 
     __slots__ = ("_data", "_elements_left", "_size", "position")
 
@@ -132,7 +135,10 @@ class Reader:
         return tuple([element() for _ in range(length)])
 
     def _take_elements(self, count: int, what: str) -> None:
-        """Add `count` to the elements read. Raises an error if `count` exceeds a limit."""
+        """Add `count` to the number of elements read.
+
+        Raises an error if `count` exceeds a limit.
+        """
         possible = min(self.left, self._elements_left)
         if count < 0 or count > possible:
             raise MalformedResponseError(

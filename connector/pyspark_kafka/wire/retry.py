@@ -45,7 +45,10 @@ class Backoff:
     jitter: float = 0.2
 
     def backoff_s(self, attempts: int, random_number: float) -> float:
-        """Return the backoff after `attempts` attempts, with `random_number` in [0, 1)."""
+        """Return the backoff after `attempts` attempts.
+
+        `random_number` in [0, 1) sets the jitter.
+        """
         try:
             factor = min(self.multiplier ** (attempts - 1), _FACTOR_MAX)
         except OverflowError:
@@ -55,6 +58,6 @@ class Backoff:
         return min(jittered_s, self.longest_s)
 
     def sleep(self, attempts: int, *, clock: Clock, deadline: float) -> bool:
-        """Sleep after `attempts` attempts. Return False if the deadline has passed."""
+        """Back off after `attempts` failed attempts. Return False if the deadline has passed."""
         clock.sleep(min(self.backoff_s(attempts, clock.random()), clock.left_s(deadline)))
         return clock.now() < deadline

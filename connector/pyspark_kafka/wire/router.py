@@ -109,18 +109,18 @@ class Router:
 
     @property
     def misconfigured_since(self) -> float | None:
-        """Return the time at which an option first seemed to be wrong, or None.
+        """Return the time of the first failure that an invalid option may have caused, or None.
 
-        An option can seem to be wrong only until a broker responds. It seems to be wrong if the
-        raised error names an option, or if all brokers failed before their timeouts, for example
-        because they refused or closed the connections. Such failures can also be temporary, for
-        example during a restart of the cluster or behind a load balancer without a broker. After
-        the first Metadata response, all failures are treated as temporary.
+        An invalid option may be the cause if the error names an option, or if all brokers failed
+        before their timeouts, for example because they refused or closed the connections. Such
+        failures can also be temporary, for example while the cluster restarts or while a load
+        balancer has no available broker. After the first Metadata response, all failures are
+        treated as temporary, and the result is None.
         """
         return None if self.metadata.brokers else self._suspected_since
 
     def extend_deadlines(self, by_s: float) -> None:
-        """Exclude the last `by_s` seconds from the time since `misconfigured_since`."""
+        """Move `misconfigured_since` forward by `by_s` seconds, like all deadlines."""
         if self._suspected_since is not None:
             # Another producer of this router may have failed during the last `by_s` seconds.
             self._suspected_since = min(self._suspected_since + by_s, self.clock.now())
@@ -134,13 +134,16 @@ class Router:
         return found
 
     def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """Open a connection to this broker outside the pool. The caller must close it."""
+        """Open a connection to this broker that is not pooled.
+
+        The caller must close the connection.
+        """
         return self._open(broker.address, str(broker), deadline)
 
     def any_connection(self, *, deadline: float) -> Connection:
         """Return an open connection, or connect to a known broker or to a bootstrap server.
 
-        Raises `BrokerUnreachableError` with the failures of all these brokers.
+        Raises `BrokerUnreachableError` with the failure of each broker that was tried.
         """
         usable = [c for c in self._pool.values() if self.is_usable(c)]
         if usable:
@@ -172,7 +175,10 @@ class Router:
         )
 
     def _note_failure(self, *, is_suspicious: bool) -> None:
-        """Update `misconfigured_since`. A failure is suspicious if an option may be its cause."""
+        """Update `misconfigured_since`.
+
+        A failure is suspicious if a wrong option may have caused it.
+        """
         if not is_suspicious:
             self._suspected_since = None
         elif self._suspected_since is None:
@@ -273,7 +279,7 @@ class Router:
         """Request the metadata of these topics, or of all topics if `topics` is None.
 
         Merges the metadata in the response into `metadata`, and returns the metadata in the
-        response. `metadata_request` describes `create`.
+        response. For `create`, see `metadata_request`.
         """
 
         def make_request(connection: Connection) -> Request[Any]:
@@ -294,7 +300,7 @@ class Router:
     def topics(
         self, names: Collection[str], *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
-        """Refresh topics whose metadata is missing, old or invalidated, and return the metadata."""
+        """Refresh missing, expired and invalidated metadata of topics, and return the metadata."""
         stale = self.stale(names)
         if stale:
             self.refresh(stale, deadline=deadline, create=create)
@@ -412,13 +418,13 @@ class Router:
         return found
 
     def invalidate_coordinator(self, key: CoordinatorKey) -> None:
-        """Invalidate the coordinator, so that it is looked up again before its next use."""
+        """Invalidate the cached coordinator of `key`, so that it is looked up again when needed."""
         self._coordinators.pop(key, None)
 
     def invalidate(
         self, code: ErrorCode, *, topic: str | None = None, key: CoordinatorKey | None = None
     ) -> None:
-        """Invalidate the metadata or the coordinator if the error code means that it is stale."""
+        """Invalidate the metadata or the coordinator if the error code shows that it is stale."""
         reaction = REACTIONS[code]
         if reaction is Reaction.REFRESH_METADATA and topic is not None:
             self.invalidate_topic(topic)
@@ -437,6 +443,6 @@ def _leader_error(
 
 
 def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
-    """Rotate the servers by a random number, so that clients start with different servers."""
+    """Rotate the list of bootstrap servers, so that clients start with different servers."""
     start = int(random_number * len(bootstrap))
     return (*bootstrap[start:], *bootstrap[:start])

@@ -36,7 +36,7 @@ class SaslError(Exception):
 
 
 class SaslClient(Protocol):
-    """The client side of one exchange (`SaslClient` in Java)."""
+    """The client side of one SASL exchange (`SaslClient` in Java)."""
 
     def evaluate_challenge(self, challenge: bytes) -> bytes | None:
         """Return the response to a challenge, or None if the authentication is complete.
@@ -46,7 +46,7 @@ class SaslClient(Protocol):
 
 
 class SaslCredentials(Protocol):
-    """A mechanism and the credentials for it. `advice` names the options to check."""
+    """A SASL mechanism and its credentials. `advice` names the options to check."""
 
     @property
     def mechanism(self) -> str: ...
@@ -64,11 +64,11 @@ class SaslCredentials(Protocol):
         """
 
     def begin(self) -> SaslClient:
-        """Begin an exchange. Raises `KafkaError` if a token cannot be obtained."""
+        """Start a SASL exchange. Raises `KafkaError` if a token cannot be obtained."""
 
 
 def authentication(credentials: SaslCredentials, versions: BrokerVersions) -> Authentication:
-    """Yield the requests of an authentication. Raises `AuthenticationError`."""
+    """Yield the authentication requests for a connection. Raises `AuthenticationError`."""
     mechanism = credentials.mechanism
     client = credentials.begin()
     response = yield entity_request(
@@ -92,7 +92,7 @@ def authentication(credentials: SaslCredentials, versions: BrokerVersions) -> Au
         if version > 0:
             lifetime_s = response.session_lifetime.total_seconds() or lifetime_s
         challenge = bytes(response.auth_bytes)
-    raise _failed(credentials, f"the SASL exchange did not end after {_ROUNDS_MAX} messages")
+    raise _failed(credentials, f"the SASL exchange did not complete within {_ROUNDS_MAX} messages")
 
 
 def _check_handshake(credentials: SaslCredentials, response: Any) -> None:
@@ -111,7 +111,7 @@ def _check_handshake(credentials: SaslCredentials, response: Any) -> None:
     raise AuthenticationError(
         f"the broker rejected the SASL handshake with {format_code(code)}. The listener probably "
         "does not use SASL.",
-        advice=f"Set '{_PROTOCOL_OPTION}' to 'PLAINTEXT' or 'SSL', or use a listener with SASL.",
+        advice=f"Set '{_PROTOCOL_OPTION}' to 'PLAINTEXT' or 'SSL', or connect to a SASL listener.",
         option=_PROTOCOL_OPTION,
     )
 
@@ -170,7 +170,10 @@ class ScramCredentials:
 
 
 class TokenSource(Protocol):
-    """A source of tokens. `principal` is the owner of the last token and is used in errors."""
+    """A source of tokens.
+
+    `principal` is the owner of the last token and is used in error messages.
+    """
 
     @property
     def principal(self) -> str: ...
@@ -228,7 +231,8 @@ class _PlainClient:
 class ScramSaslClient:
     """The client side of SCRAM, without channel binding. Verifies the broker's signature.
 
-    `nonce` is random unless a test sets it. SASLprep must not change `username` or `password`.
+    `nonce` is random unless a test sets it. `username` and `password` must be values that SASLprep
+    does not change.
     """
 
     def __init__(

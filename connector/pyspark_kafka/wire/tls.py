@@ -1,8 +1,9 @@
 """TLS connections: a `Connect` function and a `Transport` (`SslTransportLayer` in Kafka).
 
 The handshake ends by the deadline of the connection. A peer that does not speak TLS causes an
-error, so nothing is ever sent without encryption. Sessions are resumed per address. The error for a
-failed handshake states which side rejected the handshake and why, and names the option to check.
+error, so nothing is ever sent without encryption. TLS sessions are cached and resumed for each
+address. The error for a failed handshake states which side rejected the handshake and why, and
+names the option to check.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class TlsConnect:
     def _names(
         self, error: ssl.SSLCertVerificationError, address: Address, deadline: float
     ) -> str | None:
-        """Return the names in the broker's certificate if they caused its rejection, or None.
+        """Return the names in a certificate that does not match the host, or None for other errors.
 
         Python does not return the certificate of a failed handshake, so this method connects
         again. It does not send anything after the handshake.
@@ -268,7 +269,7 @@ class TlsTransport:
 
 
 def _first_record(parts: Iterable[memoryview]) -> memoryview | bytes:
-    """Return the first part if it fills a TLS record. Otherwise, join several small parts.
+    """Return the first of `parts` if it fills a TLS record. Otherwise, join several small parts.
 
     After an incomplete send, OpenSSL requires the same bytes again. Therefore, the next result of
     this function starts with the bytes of the previous result.

@@ -310,7 +310,10 @@ def _call_each_coordinator(
     read: Callable[[str, _ProducerResponse], T],
     deadline: float,
 ) -> dict[str, T | ApiError | KafkaError]:
-    """Send one request per id in parallel. Return the result of `read` or an error, by id."""
+    """Send one request per id in parallel.
+
+    Return the result of `read`, or an error, for each id.
+    """
     errors, brokers = _coordinators(router, transactional_ids, deadline)
     requests = {
         name: BrokerRequest(broker, partial(make_request, name)) for name, broker in brokers.items()
@@ -451,7 +454,8 @@ def list_transactions_request(
 ) -> Request[_ListResponse]:
     """Build a ListTransactions request for the ids with this prefix.
 
-    Before version 2, brokers return all ids. The request's `read` function filters them.
+    Before version 2 of the API, brokers return all ids, and the request's `read` function filters
+    the ids.
     """
     body = length(len(states), flexible=True)
     body += b"".join(string(state.value, flexible=True) for state in states)

@@ -224,7 +224,7 @@ _Resolved = list[_Candidate]
 
 
 def _resolve(address: Address, timeout_s: float) -> _Resolved:
-    """Return the addresses of the host. A lookup has no timeout, so it runs in a thread."""
+    """Return the addresses of the host. A DNS lookup has no timeout, so it runs in a thread."""
     try:
         return _lookup(address, socket.AI_NUMERICHOST)
     except _UNUSABLE:

@@ -38,7 +38,7 @@ class Api(IntEnum):
 
     @property
     def title(self) -> str:
-        """Return the name in Kafka's documentation, for example `ListOffsets`."""
+        """Return the name of this API in Kafka's documentation, for example `ListOffsets`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -125,7 +125,7 @@ class BrokerVersions:
     features: Mapping[str, int] = field(default_factory=dict)
 
     def choose(self, api: Api, *, at_least: int | None = None, at_most: int | None = None) -> int:
-        """Return the highest version from `at_least` to `at_most` that both sides support.
+        """Return the highest version from `at_least` to `at_most` that client and broker support.
 
         Raises `UnsupportedVersionError` if there is no such version.
         """

@@ -16,10 +16,10 @@ CASES: Final[tuple[Case, ...]] = (*SELECTION, *OFFSETS, *STREAMS, *COLUMNS, *SET
 
 
 def _sample(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the sample of the cases.
+    """Yield a representative sample of the test cases.
 
-    For deviations, yield the first case of each option and reason. For other cases, yield the first
-    case of each kind and relation.
+    The sample contains the first deviation for each option and reason. For test cases that are not
+    deviations, it contains the first case of each kind and relation.
     """
     seen: set[tuple[object, object]] = set()
     for case in cases:

@@ -8,7 +8,7 @@ from integration.parity.case import Expected, different, we_refuse
 
 
 def empty_first_batch(*, rows: int, tasks: list[int]) -> Expected:
-    """Expect that our first micro-batch is empty and that our second one contains all rows."""
+    """Expect that our connector first plans an empty micro-batch, and then one with all rows."""
     return different(
         "Ours stores the start offsets as an empty micro-batch if a later process could determine "
         "different ones. Spark's connector stores them in a file of the checkpoint that a Python "

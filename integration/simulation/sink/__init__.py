@@ -1,1 +1,1 @@
-"""The exactly-once sink in a simulated cluster. Its real code and client run in virtual time."""
+"""The exactly-once sink in a simulated cluster. The sink's real code runs in virtual time."""

@@ -160,5 +160,5 @@ _of_thread = threading.local()
 
 
 def current() -> SimulatedProcess | None:
-    """Return the process of this thread, or None in the event queue and outside simulations."""
+    """Return the process that runs in this thread, or None if the thread runs no process."""
     return getattr(_of_thread, "process", None)

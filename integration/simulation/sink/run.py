@@ -5,9 +5,9 @@ into the cluster, but only in the first part of the run. The query must complete
 depends only on the plan. Invariants:
 
 - Every row is committed exactly once.
-- No transaction is open after another planning run.
-- The group's offset is the end offset of the input.
-- The model allows the steps and requests of every process.
+- After the sink has planned one more micro-batch at the end, no transaction is open.
+- The committed offset of the group is the end offset of the input topic.
+- `integration.sink_model` allows the steps and requests of every process.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class _SinkRun:
     # --- the end ---
 
     def _check(self) -> None:
-        """Check the output after another planning run, which must leave no transaction open."""
+        """Plan one more micro-batch. Check that no transaction is open, and check the output."""
         result: dict[str, Any] = {}
 
         def main() -> None:
@@ -431,7 +431,7 @@ _REAL_MONOTONIC: Final = time.monotonic
 
 
 class _PerOwner(dict[Any, Any]):
-    """A separate cache of the sink for each long-lived process. Used as a dict and as a set."""
+    """A cache of the sink (a dict or a set), with separate entries for each long-lived process."""
 
     def _key(self, key: object) -> object:
         process = current()

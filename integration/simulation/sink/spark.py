@@ -192,7 +192,7 @@ class Driver:
             raise
 
     def _plan(self, client: TransactionalClient) -> Plan:
-        """Plan a micro-batch. The group's offset must be the offset of a decision."""
+        """Plan a micro-batch. The group's committed offset must be the offset of a decision."""
         offset = None
         if self._query.workload.commits_offsets:
             offset = client.committed_offsets(GROUP_ID, [SOURCE])[SOURCE]

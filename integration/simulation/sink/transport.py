@@ -1,4 +1,4 @@
-"""The transport with which the wire client uses the simulated network.
+"""The transport that connects `pyspark_kafka.wire` to the simulated network.
 
 The network's frames are requests and responses, so the transport splits the client's byte stream
 into frames. Invariant: a killed process neither sends nor receives.
@@ -92,7 +92,7 @@ class SimulatedTransport:
 
 
 def connect(network: Network, address: Address) -> SimulatedTransport:
-    """Connect the current process to a broker. If this fails, the first request fails."""
+    """Connect the current process to a broker. If connecting fails, the first request fails."""
     process = current()
     assert process is not None
     if process.is_killed:
@@ -105,7 +105,7 @@ def wait(
     writing: Collection[SimulatedTransport],
     timeout_s: float,
 ) -> list[SimulatedTransport]:
-    """Wait like `pyspark_kafka.wire.transport.wait`. Simulated transports are always writable."""
+    """Implement `pyspark_kafka.wire.transport.wait`. Simulated transports are always writable."""
     process = current()
     assert process is not None
     process.wait_for(lambda: bool(writing) or any(each.is_readable for each in reading), timeout_s)

@@ -205,7 +205,7 @@ class ProducerAndBrokers:
                 self.expire_producer_state(target)
 
     def finish(self) -> None:
-        """Let all requests succeed, and check that all records are soon confirmed."""
+        """Let all requests succeed, and check that all records are soon acknowledged."""
         for _ in range(500):
             if self.queues.is_empty:
                 return
@@ -274,7 +274,7 @@ def test_every_record_is_written_once_and_in_order(
         world.serve_zombies(broker_id, 1000)
     for partition, log in enumerate(world.logs):
         assert log.records == world.written[partition]
-    assert world.queues.unconfirmed_bytes == 0
+    assert world.queues.unacknowledged_bytes == 0
 
 
 # --- single responses ---
@@ -300,7 +300,7 @@ def queues_with(*counts: int, in_flight_max: int = 5) -> tuple[BatchQueues, list
 
 
 def is_done(queues: BatchQueues) -> bool:
-    return queues.is_empty and queues.unconfirmed_bytes == 0
+    return queues.is_empty and queues.unacknowledged_bytes == 0
 
 
 def sent(queues: BatchQueues, broker_id: int = 1) -> list[int]:
@@ -333,7 +333,7 @@ def test_new_leader_gets_no_batch_before_the_old_leader_responded() -> None:
     assert sent(queues, broker_id=2) == []
     queues.handle_result(one, ProduceReaction.SUCCEED)
     assert sent(queues, broker_id=2) == [2]
-    assert sent(queues, broker_id=2) == [], "broker 2 has not confirmed a batch yet"
+    assert sent(queues, broker_id=2) == [], "broker 2 has not acknowledged a batch yet"
 
 
 def test_recreated_topic_gets_one_batch_at_a_time() -> None:
@@ -380,7 +380,7 @@ def test_out_of_order_after_retry_fails_if_the_later_batch_was_not_appended() ->
     assert queues.handle_result(two, ProduceReaction.OUT_OF_ORDER) is one
 
 
-def test_out_of_order_after_retry_is_confirmed_if_the_later_batch_was_appended() -> None:
+def test_out_of_order_after_retry_is_acknowledged_if_the_later_batch_was_appended() -> None:
     """After a restart the broker's producer state contains only the second batch."""
     queues, (one, two) = queues_with(1, 1)
     queues.handle_result(one, ProduceReaction.RETRY)
@@ -414,7 +414,7 @@ def test_too_large_batch_is_split_and_resent_before_later_batches() -> None:
             queues.handle_result(one, ProduceReaction.SUCCEED)
     assert found == [(1, 2, 1), (3, 2, 3), (5, 1, 5)]
     assert queues.is_empty
-    assert queues.unconfirmed_bytes == 0
+    assert queues.unacknowledged_bytes == 0
 
 
 def test_request_size_is_bounded_and_partitions_take_turns() -> None:

@@ -1,4 +1,4 @@
-"""Tests of producers: rows are confirmed, or the error names the record and the cause.
+"""Tests of producers: rows are acknowledged, or the error names the record and the cause.
 
 No call waits forever.
 """
@@ -303,7 +303,7 @@ def test_a_silent_broker_fails_in_time_and_abort_does_not_hang(
         writing(between.address, delivery_timeout_ms="1500") as client,
     ):
         producer = client.producer()
-        producer.send(rows(name, [b"confirmed"]))
+        producer.send(rows(name, [b"acknowledged"]))
         producer.flush()
         between.silence()
         started = time.monotonic()

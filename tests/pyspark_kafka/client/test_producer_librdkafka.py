@@ -40,7 +40,7 @@ def test_error_event_of_one_task_does_not_fail_the_next(
     lent.send(rows(name, [b"first"]))
     lent.flush()
     lent._events(Code(Code._SSL, "the TLS handshake of one broker failed"))
-    lent.flush()  # confirms all rows
+    lent.flush()  # acknowledges all rows
     lent.close()
     producer = client.producer()
     assert producer is lent

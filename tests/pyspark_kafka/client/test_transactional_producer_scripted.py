@@ -488,7 +488,7 @@ def test_duplicate_without_any_offset_fails(version: TransactionVersion) -> None
 
 @BOTH
 def test_last_offset_with_responses_in_any_order(version: TransactionVersion) -> None:
-    """A restarted broker confirms the last batch, but no earlier batch."""
+    """A restarted broker acknowledges the last batch, but no earlier batch."""
     log: dict[int, int] = {}
     responded: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Partition assignments, and the members that an assignor receives as input.
+"""Partition assignments, and the member descriptions that an assignor receives.
 
 Invariant: an assignment does not contain topics without partitions, so equivalent assignments
 compare equal. Source: Kafka's `Assignment` and `MemberSubscriptionAndAssignmentImpl`.

@@ -1,8 +1,8 @@
 """The server-side assignors of consumer groups, and their input.
 
-Purpose: calculate the target assignment of all members from their subscriptions and the previous
-target assignment. Invariants: each partition of a subscribed topic is assigned to exactly one
-member, which subscribes to the topic. The same input always produces the same result. Source:
+An assignor calculates the target assignment of all members from their subscriptions and the
+previous target assignment. Invariants: each partition of a subscribed topic is assigned to exactly
+one member, which subscribes to the topic. The same input always produces the same result. Source:
 KIP-848; Kafka's `ConsumerGroupPartitionAssignor`, `RangeAssignor` and `UniformAssignor`.
 """
 

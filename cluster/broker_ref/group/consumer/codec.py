@@ -6,8 +6,8 @@
                     tag, varint size, value
     numbers         big-endian
 
-Purpose: describe the fields of record values in tables (`StructCodec`) instead of code. Invariant:
-`read` is the inverse of `write`. Source: KIP-482.
+A `StructCodec` is a table that describes the fields of a record value. Invariant: `read` is the
+inverse of `write`. Source: KIP-482.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def nullable(codec: Codec) -> Codec:
 class StructCodec:
     """The codec of a dataclass: its fields in order, and its tagged fields by tag.
 
-    If the value of a tagged field equals the field's entry in `omitted`, the field is not encoded.
-    The class must define a default for each field in `omitted`.
+    `omitted` maps the name of a tagged field to a value. If the field has this value, it is not
+    encoded. The class must define a default for each field in `omitted`.
     """
 
     type: type[Any]

@@ -6,10 +6,10 @@
     Stable        all members have their target assignment
     Dead          the group does not exist
 
-Purpose: store the state of a group that results from its records. Invariants: the state changes
-only by `replay`, so a record has the same effect when it is written and when it is loaded. The
-epochs of the group and of its target assignment never decrease. Source: KIP-848; Kafka's
-`ConsumerGroup`, `ModernGroup` and the part of `GroupMetadataManager.replay` for consumer groups.
+Stores the state of a group that results from its records. Invariants: only `replay` changes the
+state, so a record has the same effect when it is written and when it is loaded. The epochs of the
+group and of its target assignment never decrease. Source: KIP-848; Kafka's `ConsumerGroup`,
+`ModernGroup` and the part of `GroupMetadataManager.replay` for consumer groups.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class ConsumerGroup:
     `target` contains the target assignment of each member. `static_members` maps instance ids to
     member ids. `resolved` contains the resolved regular expressions. `subscribed_regexes` contains
     the number of members that subscribe to each regular expression. `has_stored_topics` is True if
-    the log contains topic metadata that Kafka 4.0 stored. The metadata of topics is checked again
-    at `metadata_refresh_ms`, or immediately if the group epoch is lower than
-    `metadata_refresh_epoch`.
+    the log contains topic metadata that Kafka 4.0 stored. The metadata of the
+    subscribed topics is checked again at `metadata_refresh_ms`, or immediately if the group epoch
+    is lower than `metadata_refresh_epoch`.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -191,7 +191,7 @@ class ConsumerGroup:
         return now_ms >= self.metadata_refresh_ms or self.group_epoch < self.metadata_refresh_epoch
 
     def request_metadata_refresh(self) -> None:
-        """Check the metadata of the subscribed topics during the next heartbeat."""
+        """Schedule a check of the subscribed topics' metadata for the next heartbeat."""
         self.metadata_refresh_ms = self.metadata_refresh_epoch = 0
 
     # Replay of records that were written or loaded
@@ -337,9 +337,9 @@ class ConsumerGroup:
 def _with_epochs(
     assigned: tuple[AssignedPartitions, ...], member_epoch: int
 ) -> AssignmentWithEpochs:
-    """Return the partitions with the epochs in which they were assigned.
+    """Return the assigned partitions with their assignment epochs.
 
-    If an old record does not contain these epochs, the member epoch is used.
+    If the record is too old to contain assignment epochs, use the member epoch instead.
     """
     found: dict[Uuid, Mapping[int, int]] = {}
     for one in assigned:

@@ -23,8 +23,8 @@ NOT_SENT: Final = -1
 class ConsumerHeartbeat:
     """A ConsumerGroupHeartbeat request. A field is None if it has not changed.
 
-    `topic_partitions` contains the partitions that the member owns. `requires_member_id` depends on
-    the version of the request (KIP-1082).
+    `topic_partitions` contains the partitions that the member owns. `requires_member_id` is True if
+    the client must generate the member id (version 1 and later, KIP-1082).
     """
 
     group_id: str

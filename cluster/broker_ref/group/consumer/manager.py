@@ -5,10 +5,9 @@
        assignment for all members.
     3. Reconcile the member with its target assignment.
 
-Purpose: validate requests and calculate the resulting records. Invariants: methods do not change
-groups. The only exception is the time of a group's next metadata refresh. A rejected request writes
-no records. Checks run in Kafka's order. Source: KIP-848; the part of Kafka's `GroupMetadataManager`
-for consumer groups.
+Validates requests and calculates the resulting records. Invariants: methods do not change a group,
+except for the time of its next metadata refresh. A rejected request writes no records. Checks run
+in Kafka's order. Source: KIP-848; the part of Kafka's `GroupMetadataManager` for consumer groups.
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ The value is the default of Kafka's internal config `group.consumer.regex.refres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberUpdate:
-    """The records that a heartbeat creates, and the member before and after the heartbeat.
+    """The records that a heartbeat writes, and the member before and after the heartbeat.
 
-    `is_reconciled` is True if the last step, reconciliation, changed the member. `group_epoch` is
-    the epoch of the group after the heartbeat. `refresh` contains the regular expressions that must
-    be resolved again.
+    `is_reconciled` is True if the reconciliation with the target assignment changed the member.
+    `group_epoch` is the epoch of the group after the heartbeat. `refresh` contains the regular
+    expressions that must be resolved again.
     """
 
     changes: list[ConsumerGroupChange]
@@ -149,9 +148,9 @@ class ConsumerGroupManager:
         now_ms: int,
         keeps_target: bool = False,
     ) -> MemberUpdate:
-        """Update a member, its target assignment and its state. Add the records to `changes`.
+        """Update a member, its target assignment and its state. Add the new records to `changes`.
 
-        If `keeps_target` is True, the target assignment does not change.
+        If `keeps_target` is True, the target assignment is not recalculated.
         """
         names_changed = self._store_subscription(group, before, member, changes)
         regex_changed = before.subscribed_topic_regex != member.subscribed_topic_regex
@@ -243,8 +242,8 @@ class ConsumerGroupManager:
     ) -> ConsumerGroupMember:
         """Return a static member.
 
-        A joining member replaces the previous member with the same instance id. If both members
-        use the consumer protocol, the previous member must have left.
+        A joining member replaces the previous member with the same instance id. If both members use
+        the consumer protocol, the join is rejected unless the previous member has left.
         """
         current = group.static_member(instance_id)
         if not is_join:
@@ -313,9 +312,9 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         now_ms: int,
     ) -> frozenset[str]:
-        """Return the regular expressions to resolve now. The result can be empty.
+        """Return the regular expressions that must be resolved now. The result can be empty.
 
-        All expressions are resolved together, so the group rebalances only once.
+        All expressions are resolved at the same time, so the group rebalances only once.
         """
         subscribed = Counter(group.subscribed_regexes)
         if before.subscribed_topic_regex:
@@ -368,7 +367,7 @@ class ConsumerGroupManager:
         bump: bool,
         now_ms: int,
     ) -> int:
-        """Return the group epoch. Bump it if `bump` is True or the topics have changed."""
+        """Return the group epoch. Bump it if `bump` is True or subscribed topics have changed."""
         epoch = group.group_epoch
         hash_ = self.metadata_hash(group, members)
         if bump or hash_ != group.metadata_hash:
@@ -381,7 +380,7 @@ class ConsumerGroupManager:
         return epoch
 
     def metadata_hash(self, group: ConsumerGroup, members: Iterable[ConsumerGroupMember]) -> int:
-        """Return the hash of the topics to which these members of a group subscribe."""
+        """Return the hash of the topics to which the given members of a group subscribe."""
         names: set[str] = set()
         for member in members:
             names |= group.topics_of(member)
@@ -398,10 +397,10 @@ class ConsumerGroupManager:
         changes: list[ConsumerGroupChange],
         now_ms: int,
     ) -> tuple[int, Assignment]:
-        """Calculate a new target assignment if there is a new group epoch.
+        """Calculate a new target assignment if the group epoch has been bumped.
 
-        Return the epoch of the target assignment and the target of the member. The time
-        between two target assignments is at least `consumer.assignment.interval.ms`.
+        Return the epoch of the target assignment and the partitions that it contains for the
+        member. Two calculations are at least `consumer.assignment.interval.ms` apart.
         """
         interval_ms = self._group_config(ASSIGNMENT_INTERVAL, group.group_id)
         last_ms = group.assignment_timestamp_ms
@@ -440,8 +439,8 @@ class ConsumerGroupManager:
     ) -> str:
         """Return the assignor that most members prefer, or the default.
 
-        `before` and `member` are the states of one member before and after an update. The
-        preference in `member` replaces the preference in `before`.
+        `before` and `member` are the states of one member before and after an update. Only the
+        preference in `member` counts.
         """
         votes = Counter(dict.fromkeys(ASSIGNORS, 0))
         votes.update(one.server_assignor for one in group.members.values() if one.server_assignor)
@@ -527,7 +526,7 @@ class ConsumerGroupManager:
 def subscribe_dynamic(
     group: ConsumerGroup, member_id: str, *, is_join: bool
 ) -> ConsumerGroupMember:
-    """Return the member, or a new member if a client joins with a new member id.
+    """Return the member with this id, or a new member if a client joins with a new id.
 
     Raises: ApiError (UNKNOWN_MEMBER_ID) if the member does not exist and `is_join` is False.
     """

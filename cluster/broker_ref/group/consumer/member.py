@@ -5,9 +5,9 @@
     UNRELEASED_PARTITIONS  the member waits for partitions that other members have not yet revoked
     UNKNOWN                the record of the member contains a state of a later Kafka version
 
-Purpose: represent the state of a member that is stored in records. Invariants: a member object
-never changes; an update creates a new object. `assigned` and `pending_revocation` have no partition
-in common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
+Contains the state of a member that is stored in records. Invariants: a member object never changes;
+an update creates a new object. `assigned` and `pending_revocation` have no partition in common.
+Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ClassicMetadata:
 class ConsumerGroupMember:
     """A member with its subscription, its epoch and its partitions.
 
-    `rebalance_timeout_ms` is -1 until the member sends it. `classic` is None if the member uses the
-    consumer protocol.
+    `rebalance_timeout_ms` is -1 until the member sends a rebalance timeout. `classic` is None if
+    the member uses the consumer protocol.
     """
 
     member_id: str

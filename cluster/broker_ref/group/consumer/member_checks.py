@@ -16,10 +16,10 @@ from broker_ref.protocol.errors import ApiError
 def checked_static_member(
     member: ConsumerGroupMember | None, member_id: str, instance_id: str
 ) -> ConsumerGroupMember:
-    """Return the member with this instance id.
+    """Return `member`, the static member with this instance id.
 
-    Raises: ApiError (UNKNOWN_MEMBER_ID if there is no such member, FENCED_INSTANCE_ID if the member
-    has another member id).
+    Raises: ApiError (UNKNOWN_MEMBER_ID if `member` is None, FENCED_INSTANCE_ID if its member id is
+    not `member_id`).
     """
     if member is None:
         raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -33,7 +33,7 @@ def checked_static_member(
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Assignment | None) -> None:
-    """Raise ApiError (FENCED_MEMBER_EPOCH) if the epoch is invalid.
+    """Raise ApiError (FENCED_MEMBER_EPOCH) if a request contains an invalid member epoch.
 
     The current epoch and epoch 0 are valid. The previous epoch is valid if the response with the
     current epoch may have been lost.

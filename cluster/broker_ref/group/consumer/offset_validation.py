@@ -1,6 +1,6 @@
 """Validates the member epochs of OffsetCommit, TxnOffsetCommit and OffsetFetch requests.
 
-Purpose: accept commits from a member in its current epoch. A member that sends an older epoch may
+A member that sends its current epoch may commit offsets. A member that sends an older epoch may
 commit offsets only for the partitions that it has owned since that epoch. Invariant: a member never
 commits offsets for a partition that another member owns. Source: KIP-848, KIP-1251; Kafka's
 `ConsumerGroup.validateOffsetCommit` and `validateOffsetFetch`.
@@ -28,12 +28,12 @@ def check_offset_commit(
     is_transactional: bool,
     knows_member_epochs: bool,
 ) -> None:
-    """Check a commit for these partitions. A topic id is None if the topic no longer exists.
+    """Check whether a member may commit offsets for `partitions`.
 
-    `knows_member_epochs` is False for request versions that are older than KIP-848. Raises:
-    ApiError (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or STALE_MEMBER_EPOCH). For transactional
-    commits and for members that use the classic protocol, ILLEGAL_GENERATION replaces
-    STALE_MEMBER_EPOCH.
+    A topic id is None if the topic no longer exists. `knows_member_epochs` is False for request
+    versions that precede KIP-848. Raises: ApiError (UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION or
+    STALE_MEMBER_EPOCH). For transactional commits and for members that use the classic protocol,
+    the error code is ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH.
     """
     if member_epoch < 0 and not group.members:
         return
@@ -63,7 +63,7 @@ def check_offset_commit(
 
 
 def check_offset_fetch(group: ConsumerGroup, *, member_id: str | None, member_epoch: int) -> None:
-    """Check the member of an OffsetFetch request, if the request contains one.
+    """Check the member id and the member epoch of an OffsetFetch request, if they are set.
 
     Raises: ApiError (UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION).
     """

@@ -1,10 +1,10 @@
 """The range assignor.
 
-Purpose: assign a contiguous range of a topic's partitions to each subscriber of the topic. If all
-members have the same subscriptions, each member receives the same partition numbers in all topics
-with equal partition counts. The member can therefore join the records of these topics. Invariants:
-the sizes of a topic's ranges differ by at most one, and the first members receive the larger
-ranges. Static members precede dynamic members. Source: Kafka's `RangeAssignor`.
+Assigns a contiguous range of a topic's partitions to each subscriber of the topic. If all members
+have the same subscriptions, each member receives the same partition numbers in all topics with
+equal partition counts. Therefore, each member can join the records of co-partitioned topics.
+Invariants: the sizes of a topic's ranges differ by at most one, and the first members receive the
+larger ranges. Static members precede dynamic members. Source: Kafka's `RangeAssignor`.
 """
 
 from __future__ import annotations

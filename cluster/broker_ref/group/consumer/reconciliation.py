@@ -8,10 +8,10 @@
               ─▶ UNRELEASED_PARTITIONS  other members own partitions of the target; target epoch
               ─▶ STABLE                 target epoch
 
-Purpose: calculate the next state of a member from its heartbeat. Invariants: a partition is
-assigned to a member only if no other member owns it, so each partition has at most one owner. A
-member moves to the target epoch only after it has revoked all partitions that are not in its target
-assignment. Source: Kafka's `CurrentAssignmentBuilder`.
+The heartbeat of a member determines its next state. Invariants: a partition is assigned to a member
+only if no other member owns it, so each partition has at most one owner. A member moves to the
+target epoch only after it has revoked all partitions that are not in its target assignment. Source:
+Kafka's `CurrentAssignmentBuilder`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reconciliation:
 
     `subscribed` contains the existing topics to which the member subscribes. `has_owner` returns
     whether any member owns a given partition. `owned` contains the partitions that the member
-    reports, or is None if the heartbeat does not report partitions.
+    reports in its heartbeat. It is None if the heartbeat contains no list of partitions.
     """
 
     target_epoch: int
@@ -74,7 +74,7 @@ class Reconciliation:
                 return self._reconcile(member, self.target_epoch)
 
     def _owns_any(self, partitions: AssignmentWithEpochs) -> bool:
-        """Return False only if the member reports that it owns none of these partitions."""
+        """Return True unless the member reports that it owns none of `partitions`."""
         if self.owned is None:
             return True
         return any(

@@ -2,17 +2,17 @@
 
     key                                        value
     3  ConsumerGroupMetadata                   the group epoch and the hash of the topics
-    4  ConsumerGroupPartitionMetadata          topic metadata from Kafka 4.0; only deleted here
+    4  ConsumerGroupPartitionMetadata          topic metadata from Kafka 4.0 (only deleted)
     5  ConsumerGroupMemberMetadata             the subscription of a member
     6  ConsumerGroupTargetAssignmentMetadata   the epoch and the time of the target assignment
     7  ConsumerGroupTargetAssignmentMember     the target assignment of a member
     8  ConsumerGroupCurrentMemberAssignment    the epoch, the state and the partitions of a member
     16 ConsumerGroupRegularExpression          the topics that match a regular expression
 
-Purpose: encode and decode these records. A key consists of a number from the table (int16) and
-strings. Each string starts with its length in bytes (int16). A value consists of version 0 (int16)
-and a flexible struct. A value of None is a tombstone. Invariant: `decode_*` is the inverse of
-`encode_*`. Source: Kafka's `GroupCoordinatorRecordSerde` and the schemas in `common/message`.
+Encodes and decodes these records. A key consists of a number from the table (int16) and strings.
+Each string starts with its length in bytes (int16). A value consists of version 0 (int16) and a
+flexible struct. A value of None is a tombstone. Invariant: `decode_*` is the inverse of `encode_*`.
+Source: Kafka's `GroupCoordinatorRecordSerde` and the schemas in `common/message`.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class ConsumerGroupTargetAssignmentMemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedPartitions:
-    """Partitions of a topic with the epochs in which they were assigned, in the same order.
+    """Partitions of a topic, and the member epochs in which they were assigned, in the same order.
 
-    Records from Kafka versions before 4.3 do not contain the epochs.
+    Records that were written by Kafka versions before 4.3 do not contain assignment epochs.
     """
 
     topic_id: Uuid

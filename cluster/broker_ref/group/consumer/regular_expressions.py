@@ -1,7 +1,7 @@
 """Regular expressions from clients, in RE2 syntax.
 
-Purpose: compile regular expressions and find the topics that they match. RE2 has no lookarounds and
-no backreferences, and matching takes time proportional to the length of the topic name, so no
+Compiles regular expressions and finds the topics that they match. RE2 has no lookarounds and no
+backreferences, and matching takes time proportional to the length of the topic name, so no
 expression can block the broker. Python's `re` has a different syntax and can take exponential time.
 RE2 is an optional dependency, because most clusters do not use regular expressions. To install RE2,
 use `broker-ref[regex]`. Invariant: an expression matches whole topic names. Source: Kafka's

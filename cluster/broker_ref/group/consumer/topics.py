@@ -1,10 +1,10 @@
 """Topic ids, partition counts and metadata hashes for consumer groups.
 
-Purpose: convert between topic names and ids, and calculate the hash that shows whether the
-subscribed topics have changed. Invariant: all brokers calculate the same hash for the same
-topics. The hash differs from Kafka's hash, which is calculated with XXH3 and includes the racks of
-the replicas. This difference has only one effect: if Kafka stored the hash, the coordinator bumps
-the group epoch. Source: Kafka's `Utils.computeGroupHash`.
+Converts between topic names and ids, and calculates the metadata hash of the subscribed topics. If
+the topics change, their hash changes too. Invariant: all brokers calculate the same hash for the
+same topics. The hash differs from Kafka's hash, which is calculated with XXH3 and includes the
+racks of the replicas. This difference has only one effect: if Kafka stored the hash, the
+coordinator bumps the group epoch. Source: Kafka's `Utils.computeGroupHash`.
 """
 
 from __future__ import annotations

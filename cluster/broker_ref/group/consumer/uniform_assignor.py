@@ -1,9 +1,9 @@
 """The uniform assignor.
 
-Purpose: assign the same number of partitions to each member, and move as few partitions as
-possible. Invariants: a member keeps a partition unless the assignor moves it to balance the
-assignment. If all members subscribe to the same topics, the partition counts of the members differ
-by at most one. Source: Kafka's `UniformAssignor`, `UniformHomogeneousAssignmentBuilder` and
+Distributes partitions evenly among the members, and moves as few partitions as possible.
+Invariants: a member keeps a partition unless the assignor moves it to balance the assignment. If
+all members subscribe to the same topics, the partition counts of the members differ by at most one.
+Source: Kafka's `UniformAssignor`, `UniformHomogeneousAssignmentBuilder` and
 `UniformHeterogeneousAssignmentBuilder`.
 """
 
@@ -60,9 +60,10 @@ def _assign_equal_subscriptions(
 
 
 def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dict[str, int]:
-    """Return the partition count of each member: `quota`, or `quota` + 1 for `extra` members.
+    """Return the number of partitions for each member: `quota`, or `quota` + 1 for `extra` members.
 
-    Members that have more than `quota` partitions are the first to receive an extra partition.
+    Members that already own more than `quota` partitions are the first to receive an extra
+    partition.
     """
     largest = sorted(kept, key=lambda member_id: len(kept[member_id]) <= quota)
     return {member_id: quota + (index < extra) for index, member_id in enumerate(largest)}
@@ -71,8 +72,8 @@ def _quotas(kept: Mapping[str, list[_Partition]], quota: int, extra: int) -> dic
 def _still_assignable(member: MemberSpec, partition_counts: Mapping[Uuid, int]) -> list[_Partition]:
     """Return the partitions of the previous assignment that the member may keep.
 
-    After the conversion of a classic group, the assignment can contain partitions that do not
-    exist.
+    If the group was converted from a classic group, the assignment can contain partitions that do
+    not exist.
     """
     return [
         (topic_id, index)
@@ -113,7 +114,7 @@ class _Balancer:
         return {member_id: assignment_of(owned) for member_id, owned in by_member.items()}
 
     def _by_partitions_per_subscriber(self) -> list[Uuid]:
-        """Sort the topics. Topics with many partitions and few subscribers come first."""
+        """Return the topics, sorted by descending number of partitions per subscriber."""
 
         def key(topic_id: Uuid) -> tuple[float, int]:
             subscribers = len(self._subscribers[topic_id])

@@ -280,6 +280,6 @@ def _offset_spec(query: OffsetQuery) -> Any:
 
 
 def _topic_id(uuid: object) -> str | None:
-    """Return the topic id as text. Return None for the all-zero id of brokers older than 2.8."""
+    """Return the topic id as text. Return None for the all-zero id from brokers before 2.8."""
     text = str(uuid) if uuid is not None else ""
     return text if text.strip("A=") else None

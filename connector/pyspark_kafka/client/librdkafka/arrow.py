@@ -24,7 +24,8 @@ def record_batch(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one topic partition as batches.
 
-    A batch with more than `bytes_max` bytes of payload is halved repeatedly, down to single rows.
+    A batch with more than `bytes_max` bytes of payload is split in half, repeatedly if necessary. A
+    batch with a single row is not split.
     """
     if len(messages) > 1 and _payload_bytes(messages, columns) > bytes_max:
         middle = len(messages) // 2
@@ -98,7 +99,7 @@ def _timestamps(messages: list[Message]) -> Any:
 
 
 def _timestamp_types(messages: list[Message]) -> Any:
-    """Return Kafka's timestamp type ids: -1 for none, 0 for CreateTime, 1 for LogAppendTime."""
+    """Return the timestamp types: -1 for none, 0 for CreateTime, and 1 for LogAppendTime."""
     return pa.array([m.timestamp()[0] - 1 for m in messages], pa.int32())
 
 
@@ -110,9 +111,9 @@ def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]
     """Return the headers of each record in order, or None for a record without headers.
 
     Repeated keys are retained. Raises `KafkaError` for a header key that is not UTF-8. For such a
-    key, confluent-kafka returns an incomplete list and sets an exception. Python raises an error if
-    `map` calls `Message.headers`, but a direct call crashes the process (confluent-kafka 2.16,
-    Python 3.11).
+    key, confluent-kafka returns an incomplete list and sets an exception. If `map` calls
+    `Message.headers`, Python raises an error. A direct call crashes the process (confluent-kafka
+    2.16, Python 3.11).
     """
     lists: list[Any] = []
     try:

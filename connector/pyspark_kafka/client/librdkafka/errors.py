@@ -1,7 +1,7 @@
 """Converts librdkafka's errors to the errors of `pyspark_kafka.errors`.
 
-A table maps error codes to classes. Invariant: a message names the operation and the bootstrap
-servers, and never contains the value of any other setting.
+A table maps error codes to exception classes. Invariant: a message names the operation and the
+bootstrap servers, and never contains the value of any other setting.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ The consumer does not join a group. It starts at an explicit offset and reads to
 range. Invariant: the visible records of the range are yielded once and in order, and every wait
 ends after `poll_timeout_ms` without progress.
 
-End of the range: the last offsets may contain no visible records, because of control records,
-aborted transactions or compaction. The range is complete once librdkafka has returned a record at
-the range's last offset or later, or an "end of partition" event at the range's end offset or later.
-If the event has a lower offset, the high watermark (with read_committed, the last stable offset) is
+The last offsets of a range may contain no visible records, because of control records, aborted
+transactions or compaction. The range is complete once librdkafka has returned a record at the
+range's last offset or later, or an "end of partition" event at the range's end offset or later. If
+the event has a lower offset, the high watermark (with read_committed, the last stable offset) is
 lower than the end offset, and the reader waits for new records.
 
-Progress: while librdkafka skips the records of an aborted transaction, it returns no messages. The
+While librdkafka skips the records of an aborted transaction, it returns no messages. The
 `next_offset` field in librdkafka's statistics advances with every fetch response, so the reader
 also uses this field to detect progress.
 """
@@ -79,7 +79,7 @@ CONSUMER_OWNED: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The progress of a read of one range. `position` is the offset after the last record."""
+    """The progress of reading one offset range. `position` is the offset after the last record."""
 
     fetch_range: FetchRange
     position: int
@@ -92,7 +92,7 @@ class Progress:
         return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
 
     def failure(self) -> Code | None:
-        """Return the error that stops the read, or None. Ignores errors beyond the range."""
+        """Return the error that stops the read, or None. Errors beyond the range are ignored."""
         return None if self.done else self.failed
 
     def take(self, messages: list[Message]) -> list[Message]:
@@ -133,7 +133,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _MessageBuffer:
-    """A buffer of messages that have not been yielded yet, limited by rows and bytes."""
+    """A buffer of messages that have not been yielded yet, limited in rows and in bytes."""
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)

@@ -4,7 +4,7 @@ The producer adds the rows of Arrow batches to librdkafka's queue with little Py
 Invariant: `flush` returns only if all rows are acknowledged, and no wait exceeds
 `delivery.timeout.ms` by more than a few seconds.
 
-Confirmation of rows: librdkafka reports only failures (`delivery.report.only.error`). After
+librdkafka is configured to report only failed deliveries (`delivery.report.only.error`). After
 `produce`, librdkafka counts a message as outstanding until the broker acknowledges the message or
 librdkafka reports its failure to `_Deliveries`. If no message is outstanding and no failure was
 reported, all rows are acknowledged. Because of this check, acknowledged rows require no Python
@@ -62,7 +62,7 @@ PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
     "acks": "all",
     "delivery.report.only.error": True,
 }
-"""Properties that users cannot set, because confirming rows requires these values."""
+"""Properties that users cannot set, because reliable acknowledgments require these values."""
 
 _PARTITIONER_CHOOSES: Final = -1
 _NOW: Final = 0
@@ -108,7 +108,7 @@ class _Deliveries:
             )
         code, reason = error.code(), describe(error)
         if code == Code._MSG_TIMED_OUT:
-            return self.errors.unconfirmed(topic, partition, self.events.unreachable())
+            return self.errors.unacknowledged(topic, partition, self.events.unreachable())
         if code == Code.MSG_SIZE_TOO_LARGE:
             reason += f". The value of the record is {len(message)} bytes long"
         advice = {
@@ -149,7 +149,7 @@ class LibrdkafkaProducer:
         while self._rd.flush(_WAIT_SLICE_S) > 0:
             self._raise_if_failed()
             if time.monotonic() >= deadline:
-                raise self._unconfirmed(len(self._rd))
+                raise self._unacknowledged(len(self._rd))
         # Every row is acknowledged or has failed, so errors from `error_cb` can be ignored.
         if self._deliveries.failed is not None:
             raise self._deliveries.failed
@@ -183,7 +183,7 @@ class LibrdkafkaProducer:
                 return
             except BufferError:
                 if time.monotonic() >= deadline:
-                    raise self._unconfirmed(len(self._rd)) from None
+                    raise self._unacknowledged(len(self._rd)) from None
             except KafkaException as error:
                 self._queue_for_new_partition(row, code_of(error))
                 return
@@ -220,7 +220,7 @@ class LibrdkafkaProducer:
             raise self._deliveries.failed
         self._events.raise_if_unauthorized("writing")
 
-    def _unconfirmed(self, count: int) -> KafkaError:
+    def _unacknowledged(self, count: int) -> KafkaError:
         reason = self._events.unreachable() or "no error was reported"
         return DeliveryError(
             f"Not all records were written: {self._events.bootstrap_servers} did not "
@@ -307,7 +307,7 @@ def _check_times(batch: pa.RecordBatch) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class IdleProducer:
-    """Retains the producer that was returned last, because a new producer is slow to start.
+    """Keeps the last idle producer open for reuse, because a new producer is slow to start.
 
     An idempotent producer requests a producer id from the brokers. librdkafka sends this request on
     a timer, so a new producer waits for about half a second.
@@ -318,7 +318,7 @@ class IdleProducer:
     _idle: LibrdkafkaProducer | None = None
 
     def lend(self) -> LibrdkafkaProducer:
-        """Return the idle producer if it has not been idle for too long, otherwise a new one."""
+        """Return the idle producer, or a new one if there is none or it was idle for too long."""
         idle, self._idle = self._idle, None
         if idle is not None and time.monotonic() - idle.idle_since < _IDLE_S_MAX:
             idle.clear_failures()

@@ -100,7 +100,7 @@ class NoResponseError(Exception):
 
     @property
     def is_retriable(self) -> bool:
-        """Whether a later attempt may succeed.
+        """Return whether a later attempt may succeed.
 
         An error for an unknown topic or partition is retriable, because the metadata of a new topic
         takes some time to reach all brokers.
@@ -130,10 +130,11 @@ class RetryLoop:
         """Repeat `call(attempt_timeout_s)` while `call` raises `NoResponseError`.
 
         All attempts together take at most `timeout_s`, by default `kafka.default.api.timeout.ms`.
-        librdkafka does not distinguish an unknown partition from an unknown leader. If one of the
-        two is still unknown after `fetchOffset.numRetries` attempts, `check_existence` is called
-        with the remaining time in seconds, and may raise an error. An error that is not retriable
-        is raised after the same number of attempts. Raises `KafkaError`.
+        librdkafka does not distinguish an unknown partition from an unknown leader. If the
+        partition or its leader is still unknown after `fetchOffset.numRetries` attempts,
+        `check_existence` is called with the remaining time in seconds, and may raise an error.
+        An error that is not retriable is raised after the same number of attempts, except for
+        `AccessError`, which is raised immediately. Raises `KafkaError`.
         """
         timeout_s = self.settings.api_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s

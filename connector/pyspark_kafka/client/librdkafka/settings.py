@@ -55,8 +55,8 @@ class LibrdkafkaSettings:
     def of(cls, options: ClientOptions, role: Role) -> Self:
         """Translate and check the options. Raises `OptionError` for an invalid setting.
 
-        The options apply to the given `role`. The properties of the other role contain only
-        connection settings.
+        The options apply to `role`. If `role` is `consumer`, the producer properties contain only
+        connection settings, and vice versa.
         """
         fixed = {"bootstrap.servers": options.bootstrap_servers}
         admin = {**_with_token_method(librdkafka_properties(options.kafka, role="admin")), **fixed}
@@ -79,8 +79,8 @@ class LibrdkafkaSettings:
 def _with_token_method(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Set `sasl.oauthbearer.method` to `oidc` if a token endpoint is set.
 
-    The Java client derives the method from the URL. With librdkafka's default method, no token
-    would be requested.
+    The Java client derives the method from the URL of the token endpoint. With librdkafka's default
+    method, no token would be requested.
     """
     url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip().lower()
     mechanism = properties.get("sasl.mechanism", "").strip().upper()

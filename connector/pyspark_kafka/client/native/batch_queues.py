@@ -1,18 +1,18 @@
-"""The queues of unconfirmed batches of an idempotent producer.
+"""The queues of unacknowledged batches of an idempotent producer.
 
 Each partition has a queue. The batches at the front of the queue are in flight. Invariant: the
 batches of a partition are appended once and in the order in which they were added, even if
 responses are lost or the leader changes. A batch keeps its sequence numbers. The number of batches
-in flight per partition does not exceed the number of batches that brokers remember for a producer
+in flight per partition does not exceed the number of batches that brokers retain for a producer
 (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`). All times are passed as arguments.
 
 | response for a batch                             | effect on the batch                           |
 | ------------------------------------------------ | --------------------------------------------- |
-| success, duplicate                               | confirmed                                     |
+| success, duplicate                               | acknowledged                                  |
 | retriable error, no response                     | sent again                                    |
 | too large                                        | split and sent again; a single record fails   |
-| out of order, an earlier batch is unconfirmed    | sent again after the earlier batch            |
-| out of order, no earlier batch is unconfirmed    | fails, except in the case described below     |
+| out of order, an earlier batch is unacknowledged | sent again after the earlier batch            |
+| out of order, no earlier batch is unacknowledged | fails, except in the case described below     |
 | any other error                                  | fails                                         |
 
 Before failed batches are sent again, the responses to all batches in flight must have arrived. The
@@ -25,12 +25,12 @@ arrive before the first.
 Sequence numbers count records, so they remain correct when a batch is split: the parts have the
 sequence numbers of the original batch, and later batches keep their sequence numbers.
 
-A batch can be out of order even if no earlier batch is unconfirmed. One cause is the loss of
+A batch can be out of order even if no earlier batch is unacknowledged. One cause is the loss of
 earlier records in an unclean leader election. The other cause is a lost response: the batch was
-appended, but the broker restarted and remembers only the last batch of each producer (the snapshots
+appended, but the broker restarted and retained only the last batch of each producer (the snapshots
 of `ProducerStateManager`). Brokers append batches in sequence, so the batch was appended if a later
 batch was appended. For this reason, a later batch that was already sent is sent again. If a broker
-confirms the later batch, both batches are confirmed.
+acknowledges the later batch, both batches are acknowledged.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ instead, and Spark runs the task again.
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
-    """An unconfirmed batch (Kafka: `ProducerBatch`).
+    """An unacknowledged batch (Kafka: `ProducerBatch`).
 
     `first_record` is the number of records that were added to the partition before this batch.
     `bytes_max` is the maximum size of the batch before compression. The batch fails if it is not
-    confirmed before `deadline`. `attempts` is the number of times the batch was sent.
+    acknowledged before `deadline`. `attempts` is the number of times the batch was sent.
     """
 
     topic_partition: TopicPartition
@@ -113,10 +113,10 @@ class _PartitionQueue:
     """The batches of one partition.
 
     The order of the batches is `presumed`, then `in_flight` and `failed`, then `waiting`.
-    `presumed` batches may have been appended, and are confirmed when a later batch is confirmed.
-    `sent_to` is the broker of the last request. `confirmed_by` is the broker of the last successful
-    response. Several batches may be in flight to `confirmed_by`, but only one batch may be in
-    flight to any other broker.
+    `presumed` batches may have been appended. They are acknowledged when a later batch is.
+    `sent_to` is the broker to which the last request was sent. `acknowledged_by` is the broker that
+    sent the last successful response. Several batches may be in flight to `acknowledged_by`, but
+    only one batch may be in flight to any other broker.
     """
 
     waiting: deque[ProducerBatch] = field(default_factory=deque)
@@ -124,11 +124,11 @@ class _PartitionQueue:
     failed: list[ProducerBatch] = field(default_factory=list)
     presumed: list[ProducerBatch] = field(default_factory=list)
     sent_to: int | None = None
-    confirmed_by: int | None = None
+    acknowledged_by: int | None = None
     not_before: float = 0.0
     failures: int = 0
     added_records: int = 0
-    confirmed_records: int = 0
+    acknowledged_records: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -143,7 +143,7 @@ class _PartitionQueue:
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:
         """Return whether another batch may be sent to this broker."""
-        window = in_flight_max if self.confirmed_by == broker_id else 1
+        window = in_flight_max if self.acknowledged_by == broker_id else 1
         return len(self.in_flight) < window
 
     def oldest(self) -> ProducerBatch:
@@ -155,24 +155,24 @@ class _PartitionQueue:
 class BatchQueues:
     """The queues of all partitions of one producer.
 
-    `split` divides a batch of several records into two or more batches. `unconfirmed_bytes` is the
-    total size of the unconfirmed batches.
+    `split` divides a batch of several records into two or more batches. `unacknowledged_bytes` is
+    the total size of the unacknowledged batches.
     """
 
     split: Split
     in_flight_max: int = IN_FLIGHT_MAX
     request_bytes_max: int = 1024 * 1024
-    unconfirmed_bytes: int = 0
+    unacknowledged_bytes: int = 0
     _queues: dict[TopicPartition, _PartitionQueue] = field(default_factory=dict)
     _open: dict[TopicPartition, _PartitionQueue] = field(default_factory=dict)
-    """Partitions with unconfirmed batches. The partition that has waited longest comes first."""
+    """Partitions with unacknowledged batches. The partition that has waited longest comes first."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.in_flight_max <= IN_FLIGHT_MAX
 
     @property
     def is_empty(self) -> bool:
-        """Whether all batches are confirmed."""
+        """Whether all batches are acknowledged."""
         return not self._open
 
     def add(self, topic: str, encoded: EncodedBatch, *, bytes_max: int, deadline: float) -> None:
@@ -192,10 +192,10 @@ class BatchQueues:
         )
         queue.added_records += encoded.record_count
         queue.waiting.append(batch)
-        self.unconfirmed_bytes += batch.size
+        self.unacknowledged_bytes += batch.size
 
     def open_partitions(self) -> Iterable[TopicPartition]:
-        """Return the partitions with unconfirmed batches."""
+        """Return the partitions with unacknowledged batches."""
         return self._open.keys()
 
     def ready(self, now: float) -> list[TopicPartition]:
@@ -203,9 +203,9 @@ class BatchQueues:
         return [partition for partition, queue in self._open.items() if queue.may_send(now)]
 
     def take(self, broker_id: int, led_partitions: Iterable[TopicPartition]) -> list[ProducerBatch]:
-        """Return the batches of the next request to a broker, and mark them as in flight.
+        """Return the batches for the next request to a broker, and mark them as in flight.
 
-        `led_partitions` are `ready` partitions that this broker leads.
+        `led_partitions` are partitions returned by `ready` that this broker leads.
         """
         taken: list[ProducerBatch] = []
         size = 0
@@ -238,7 +238,7 @@ class BatchQueues:
         failed: ProducerBatch | None = None
         match reaction:
             case ProduceReaction.SUCCEED:
-                self._confirm(queue, batch)
+                self._acknowledge(queue, batch)
             case ProduceReaction.RETRY:
                 self._requeue(queue, [batch])
             case ProduceReaction.TOO_LARGE if batch.encoded.record_count > 1:
@@ -252,7 +252,7 @@ class BatchQueues:
             queue.waiting.extendleft(reversed(queue.failed))
             queue.failed.clear()
         if queue.is_empty:
-            queue.confirmed_by = None
+            queue.acknowledged_by = None
             self._open.pop(batch.topic_partition, None)
         return failed
 
@@ -261,8 +261,9 @@ class BatchQueues:
     ) -> None:
         """Send nothing to a partition until the time that `until` returns.
 
-        `until` is called with the number of consecutive failures of the partition. Failures during
-        a backoff are not counted: if a connection is lost, all batches in flight fail at once.
+        `until` is called with the number of consecutive failures for the partition. Failures during
+        a backoff are not counted, because all batches in flight fail at once if a connection is
+        lost.
         """
         queue = self._queues[partition]
         if now >= queue.not_before:
@@ -276,7 +277,7 @@ class BatchQueues:
         """
         for partition, queue in self._open.items():
             if partition.topic == topic:
-                queue.sent_to = queue.confirmed_by = None
+                queue.sent_to = queue.acknowledged_by = None
 
     def extend_deadlines(self, by_s: float) -> None:
         """Extend the deadlines of all batches by `by_s` seconds."""
@@ -291,7 +292,7 @@ class BatchQueues:
         return min(batches, key=attrgetter("deadline"), default=None)
 
     def next_retry_at(self, now: float) -> float | None:
-        """Return the time at which the first backoff of a partition ends, or None."""
+        """Return the earliest time at which a partition's backoff ends, or None."""
         ends = [
             queue.not_before
             for queue in self._open.values()
@@ -299,19 +300,19 @@ class BatchQueues:
         ]
         return min(ends, default=None)
 
-    def _confirm(self, queue: _PartitionQueue, batch: ProducerBatch) -> None:
+    def _acknowledge(self, queue: _PartitionQueue, batch: ProducerBatch) -> None:
         for one in (batch, *queue.presumed):
-            self.unconfirmed_bytes -= one.size
+            self.unacknowledged_bytes -= one.size
         queue.presumed.clear()
         end = batch.first_record + batch.encoded.record_count
-        queue.confirmed_records = max(queue.confirmed_records, end)
+        queue.acknowledged_records = max(queue.acknowledged_records, end)
         queue.failures = 0
         if not queue.failed:
-            queue.confirmed_by = queue.sent_to
+            queue.acknowledged_by = queue.sent_to
 
     def _requeue(self, queue: _PartitionQueue, batches: Iterable[ProducerBatch]) -> None:
         queue.failed += batches
-        queue.confirmed_by = None
+        queue.acknowledged_by = None
 
     def _parts(self, batch: ProducerBatch) -> list[ProducerBatch]:
         parts: list[ProducerBatch] = []
@@ -327,7 +328,7 @@ class BatchQueues:
             parts.append(part)
             first_record += encoded.record_count
         assert len(parts) > 1
-        self.unconfirmed_bytes += sum(part.size for part in parts) - batch.size
+        self.unacknowledged_bytes += sum(part.size for part in parts) - batch.size
         return parts
 
     def _out_of_order(self, queue: _PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
@@ -335,11 +336,11 @@ class BatchQueues:
         if earlier:
             self._requeue(queue, [batch])
             return None
-        if batch.attempts > 1 and batch.first_record < queue.confirmed_records:
-            self._confirm(queue, batch)
+        if batch.attempts > 1 and batch.first_record < queue.acknowledged_records:
+            self._acknowledge(queue, batch)
             return None
         queue.presumed.append(batch)
-        queue.confirmed_by = None
+        queue.acknowledged_by = None
         if batch.attempts > 1 and queue.waiting and queue.waiting[0].attempts > 0:
             return None
         return queue.presumed[0]

@@ -1,9 +1,9 @@
 """Reads one range of a topic partition for the `native` engine.
 
 The reader fetches and decodes records until the end of the range. The reader sends the next fetch
-before it decodes a response, so the broker and the client work in parallel. Invariant: the visible
-records of the range are yielded once and in order, every wait ends after `poll_timeout_ms` without
-progress, and at most two responses are in memory.
+before it decodes a response, so the broker and the client work in parallel. Invariants: the visible
+records of the range are yielded once and in order. Every wait ends after `poll_timeout_ms` without
+progress. At most two responses are in memory.
 
 The last offsets of a range may contain no visible records. The range is complete when the offsets
 of the fetched batches reach its end, or when the broker has no more records in the range that are
@@ -200,7 +200,7 @@ class PartitionReader(ABC, Generic[T]):
                 partition = self.fetch_range.topic_partition
                 raise CorruptBatchError(
                     f"{sentence(self.errors.operation(request.position))} failed: the response to "
-                    f"a fetch of {request.size} bytes contains no complete record batch.",
+                    f"a fetch request for {request.size} bytes contains no complete record batch.",
                     topic=partition.topic,
                     partition=partition.partition,
                     offset=request.position,
@@ -431,8 +431,8 @@ class PartitionReader(ABC, Generic[T]):
 
         A read from tiered storage that exceeds `remote.fetch.max.wait.ms` (KIP-405) also returns no
         records. Such a read starts below the earliest local offset. Returns False for a response
-        from a follower, because the follower's earliest local offset can differ from the leader's,
-        and only the leader's can be requested.
+        from a follower, because ListOffsets returns the leader's earliest local offset, and the
+        follower's earliest local offset can differ.
         """
         if self._preferred is not None:
             return False
@@ -457,7 +457,7 @@ class PartitionReader(ABC, Generic[T]):
         )
 
     def _timed_out(self, position: int, last: ApiError | KafkaError | None) -> KafkaError:
-        """Return the timeout error. `last` is the error of the last attempt.
+        """Return the timeout error. `last` is the error from the last attempt.
 
         Raises `UnknownTopicOrPartitionError` if the topic does not exist.
         """

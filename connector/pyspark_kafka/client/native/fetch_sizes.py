@@ -7,7 +7,7 @@ is expected to decode to at most `DECODED_BYTES_MAX` bytes of rows.
 
 A task holds the response that is being decoded, the next response and the decoded rows in memory.
 Together, these take up about `2 * FETCH_BYTES_MAX + DECODED_BYTES_MAX` bytes, unless a record batch
-is larger than a fetch, or is compressed much better than the previous batches.
+is larger than the fetch size or has a much higher compression ratio than the previous batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FetchSizes:
         self._bytes_per_offset = fetched_bytes / max(offsets, 1)
 
     def record_decoded(self, decoded_bytes: int, fetched_bytes: int) -> None:
-        """Record how many bytes of Arrow data a response was decoded into."""
+        """Record the size of the Arrow data that was decoded from a response."""
         self._decoded_per_byte = max(decoded_bytes / max(fetched_bytes, 1), 1.0)
 
     def shrink(self, requested_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """A producer's connections to leaders, and the Produce requests in flight on each of them.
 
 Each leader has a connection that is used only for Produce. Therefore, metadata requests do not wait
-for Produce requests. Invariant: a failed connection is removed before `done` yields its calls, and
-a new connection is opened if a broker's address has changed.
+for Produce requests. Invariants: a failed connection is removed before `done` yields the Produce
+calls that were sent on it. If a broker's address changes, a new connection is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DOUBLINGS_MAX: Final = 10
 
 
 def growing_timeout_s(first_s: float, failures: int, longest_s: float) -> float:
-    """Return the timeout of the next attempt.
+    """Return the timeout for the next attempt.
 
     The timeout doubles after each failure, up to the larger of `first_s` and `longest_s`.
     """
@@ -35,7 +35,7 @@ def growing_timeout_s(first_s: float, failures: int, longest_s: float) -> float:
 
 @dataclass(slots=True)
 class ProduceCall:
-    """A Produce request in flight. If `deadline` passes, its connection is closed."""
+    """A Produce request in flight. If `deadline` passes, the connection is closed."""
 
     batches: list[ProducerBatch]
     pending: InFlightRequest[ProduceResponse]
@@ -117,9 +117,9 @@ class LeaderConnections:
                     yield leader, leader.calls.popleft()
 
     def fail_overdue(self) -> bool:
-        """Close connections whose oldest call is overdue.
+        """Close connections whose oldest call has exceeded its deadline.
 
-        Returns whether any connection is closed. `done` yields the calls of closed connections.
+        Return whether any connection is closed. `done` yields the calls of closed connections.
         """
         now = self.router.clock.now()
         for leader in list(self):

@@ -1,9 +1,9 @@
 """Reads all batches of a partition, including those of open and aborted transactions.
 
 The reader implements `TransactionalClient.read_log`. It also reads beyond the last stable offset,
-which open transactions of other producers hold back. Invariant: batches are yielded in the order of
-their offsets. The reader omits only the batches that precede the log start offset when the read
-starts.
+because open transactions of other producers can prevent that offset from advancing. Invariant:
+batches are yielded in the order of their offsets. The reader omits only the batches that precede
+the log start offset when the read starts.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class NativeProducer:
 
     @property
     def _held_bytes(self) -> int:
-        return self._queues.unconfirmed_bytes + sum(
+        return self._queues.unacknowledged_bytes + sum(
             topic.rows.bytes for topic in self._topics.values()
         )
 
@@ -223,7 +223,7 @@ class NativeProducer:
                 self._wait()
 
     def _check_partitions(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Raise `RowError` for a partition that does not exist in the topic's fresh metadata."""
+        """Raise `RowError` if a partition does not exist even after a metadata refresh."""
         if "partition" not in rows.schema.names:
             return
         highest = pc.max(rows.column("partition")).as_py()
@@ -339,7 +339,9 @@ class NativeProducer:
         """Return the version of Produce to use."""
         return connection.versions.choose(Api.PRODUCE)
 
-    def _note_confirmed(self, batch: ProducerBatch, partition_response: ProducedPartition) -> None:
+    def _note_acknowledged(
+        self, batch: ProducerBatch, partition_response: ProducedPartition
+    ) -> None:
         """Process a batch that a broker has acknowledged. Does nothing by default."""
 
     def _note_recreated(self, topic: str) -> None:
@@ -533,7 +535,7 @@ class NativeProducer:
         partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> str | None:
-        """Apply the response to a batch. Return the failure if the partition must back off."""
+        """Handle the response for a batch. Return the failure if the partition must back off."""
         partition, code = partition_response.topic_partition, partition_response.error_code
         reaction = PRODUCE_REACTIONS[code]
         failed = self._queues.handle_result(batch, reaction)
@@ -542,7 +544,7 @@ class NativeProducer:
         match reaction:
             case ProduceReaction.SUCCEED:
                 self._partition_failures.pop(partition, None)
-                self._note_confirmed(batch, partition_response)
+                self._note_acknowledged(batch, partition_response)
             case ProduceReaction.TOO_LARGE:
                 topic = self._topic(partition.topic)
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
@@ -557,7 +559,7 @@ class NativeProducer:
         partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> str | None:
-        """Update metadata after a retriable error. Return the failure if the partition must wait.
+        """Update metadata after a retriable error. Return the failure if a backoff is necessary.
 
         Uses the leader in the response, if the response contains one (KIP-951). The batch is sent
         to a new leader without a backoff.
@@ -582,7 +584,7 @@ class NativeProducer:
     def _retry_later(
         self, failures: Mapping[TopicPartition, str], *, invalidate: bool = True
     ) -> None:
-        """Back off for partitions. With `invalidate`, also discard the metadata of their topics.
+        """Back off for partitions. If `invalidate` is true, discard the metadata of their topics.
 
         `failures` contains the failure of each partition. Callers pass all partitions that failed
         together in one call, because `_is_overdue` examines every open partition.
@@ -619,8 +621,8 @@ class NativeProducer:
     def _is_overdue(self) -> bool:
         """Return whether a deadline has passed.
 
-        Callers use this method to omit failures that occur after a deadline from error messages,
-        because such failures did not cause the timeout.
+        A failure after a deadline did not cause the timeout, so callers do not include such a
+        failure in an error message.
         """
         now = self._clock.now()
         return self._first_deadline(now) < now
@@ -629,17 +631,17 @@ class NativeProducer:
         now = self._clock.now()
         oldest = self._queues.oldest()
         if oldest is not None and now >= oldest.deadline:
-            raise self._errors.unconfirmed(
+            raise self._errors.unacknowledged(
                 oldest.topic_partition.topic,
                 oldest.topic_partition.partition,
-                self._why_unconfirmed(oldest),
+                self._why_unacknowledged(oldest),
             )
         for name, topic in self._topics.items():
             oldest_at = topic.rows.oldest_at
             if topic.rows.pieces and now >= oldest_at + self._settings.delivery_timeout_s:
-                raise self._errors.unconfirmed(name, None, self._last_failure)
+                raise self._errors.unacknowledged(name, None, self._last_failure)
 
-    def _why_unconfirmed(self, batch: ProducerBatch) -> str | None:
+    def _why_unacknowledged(self, batch: ProducerBatch) -> str | None:
         failure = self._partition_failures.get(batch.topic_partition, self._last_failure)
         for leader in self._connections:
             for call in leader.calls:

@@ -1,8 +1,8 @@
 """The producer settings of the native engine.
 
-This module contains the supported producer properties, with defaults and ranges. Invariant: with
-any valid settings, every row is written once and in order. A property that affects partitioning or
-acknowledgments is never ignored.
+This module contains the supported producer properties with their defaults and valid ranges.
+Invariant: with any valid settings, every row is written once and in order. A property that affects
+partitioning or acknowledgments is never ignored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ProducerSettings:
     def of(cls, kafka: Mapping[str, str], client: NativeSettings) -> Self:
         """Convert the `kafka.*` settings. Raises `OptionError` for an invalid value.
 
-        `client` must have been converted from the same settings.
+        `client` contains the client settings, converted from the same `kafka` settings.
         """
         parser = _Parser(librdkafka_properties(kafka, role="producer"), kafka)
         codec = parser.codec()

@@ -1,8 +1,8 @@
 """The TLS and SASL settings of the native engine.
 
-The settings are converted from librdkafka properties. `java_names` translates Java's names to these
-properties. Errors name the option that the user set. Invariant: no error and no `repr` contains a
-password, a key or a token.
+The settings are converted from librdkafka properties. `java_names` translates the settings of the
+Java client to these properties. Errors name the option that the user set. Invariant: no error and
+no `repr` contains a password, a key or a token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pyspark_kafka.wire.transport import Connect, Family, connect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How connections are encrypted and authenticated. The `repr` contains no secret.
+    """The TLS and SASL settings of connections. The `repr` contains no secret.
 
     `options` maps the parts of `tls` to the options that set them. Errors name these options.
     """
@@ -218,7 +218,7 @@ def _from_pkcs12(settings: _Settings) -> ClientCertificate:
         ) from None
     if store.key is None or store.cert is None:
         raise OptionError(
-            f"Option '{option}' refers to a store that contains no private key with a certificate.",
+            f"Option '{option}' refers to a store without a private key and its certificate.",
             advice="Use a key store. A trust store contains only certificates.",
             option=option,
         )
@@ -391,7 +391,7 @@ def _check_extensions(extensions: tuple[tuple[str, str], ...], option: str) -> N
     if reason is not None:
         raise OptionError(
             f"Option '{option}' is invalid: {reason}.",
-            advice="Use only letters in the names of extensions.",
+            advice="Use only letters in extension names.",
             option=option,
         )
 

@@ -1,4 +1,4 @@
-"""The settings that the native engine supports, as a table of properties and a check.
+"""The table of properties that the native engine supports, and the check of a client's settings.
 
 Invariant: only the properties in the table are supported, and no message contains a value that may
 be secret.
@@ -36,7 +36,7 @@ def _is_boolean(value: str) -> bool:
 
 
 def _is_no_kerberos(value: str) -> bool:
-    """Return whether a SASL mechanism is not GSSAPI. The client rejects unknown mechanisms."""
+    """Return False for GSSAPI, and True for all other SASL mechanisms, including unknown ones."""
     return value.strip().upper() != _KERBEROS
 
 

@@ -1,6 +1,7 @@
 """The partitions that AddPartitionsToTxn has added to a transaction (KIP-98).
 
-Invariant: a partition counts as added once the coordinator has confirmed it, and is never removed.
+Invariants: a partition counts as added once the coordinator has confirmed the addition. No
+partition is ever removed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class TransactionPartitions:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Try to add partitions. Return the error codes for partitions that were not added.
 
-        A coordinator adds either all partitions of a request or no partition. If it cannot add a
-        partition, it returns OPERATION_NOT_ATTEMPTED for the other partitions.
+        A coordinator adds either all partitions in a request or none. If it rejects a partition, it
+        returns OPERATION_NOT_ATTEMPTED for the other partitions.
         """
         failed = add(partitions)
         self._added.update(p for p in partitions if p not in failed)

@@ -1,7 +1,7 @@
 """The `TransactionalClient` of the `native` engine.
 
-The client adds retries to the requests in `wire`. Invariant: every call ends within
-`kafka.default.api.timeout.ms`, and a final error code is not retried. If a request contains many
+The client adds retries to the requests in `wire`. Invariants: every call ends within
+`kafka.default.api.timeout.ms`. Only retriable error codes are retried. If a request contains many
 transactional ids, an id without a response does not delay the other ids.
 """
 
@@ -284,7 +284,7 @@ class NativeTransactionalClient(NativeClient):
 
 
 class _RequestRemaining(Generic[K, T]):
-    """A request for many keys. Each attempt contains only the keys without a result."""
+    """A request for many keys. Each attempt contains only the keys that have no result yet."""
 
     def __init__(
         self,
@@ -309,7 +309,10 @@ class _RequestRemaining(Generic[K, T]):
 
 
 class _ListTransactions:
-    """Lists transactions by prefix. Each attempt queries all brokers, because coordinators move."""
+    """Lists the transactions whose transactional id has the given prefix.
+
+    Each attempt queries all brokers, because a coordinator can move to another broker.
+    """
 
     def __init__(self, router: Router, id_prefix: str, states: Sequence[TransactionState]) -> None:
         self._router = router
@@ -363,7 +366,7 @@ class _ListTransactions:
 def _final(
     transactional_id: str, result: ErrorCode | ApiError | KafkaError
 ) -> ErrorCode | ApiError | KafkaError:
-    """Return the error code of EndTxn, or an `ApiError` if the error code is not final."""
+    """Return the error code from EndTxn, or an `ApiError` if the error code is retriable."""
     if not isinstance(result, ErrorCode):
         return result
     is_retriable = (

@@ -108,7 +108,7 @@ class NativeTransactionalProducer(NativeProducer):
         connections: LeaderConnections | None = None,
         keep: KeepConnections = LeaderConnections.close,
     ) -> Self:
-        """Create the producer for an empty transaction of this producer epoch.
+        """Create the producer for a transaction that does not contain any partitions yet.
 
         `connections` are open connections to reuse. When the producer is closed, it passes its open
         connections to `keep`.
@@ -135,7 +135,7 @@ class NativeTransactionalProducer(NativeProducer):
 
         The offset belongs to the partition's last record, or to an earlier record of this
         transaction if the broker acknowledged later batches without an offset. In both cases, the
-        next control batch of this producer id in the partition ends this transaction. Markers of
+        next control batch with this producer id in the partition ends this transaction. Markers of
         earlier transactions precede the offset, because InitProducerId returns only after these
         markers are written.
         """
@@ -148,7 +148,8 @@ class NativeTransactionalProducer(NativeProducer):
                 raise self._errors.not_written(
                     partition.topic,
                     partition.partition,
-                    "the broker acknowledged all batches as duplicates, without their offsets",
+                    "the broker acknowledged all batches as duplicates, but did not return their "
+                    "offsets",
                 )
 
     def close(self) -> None:
@@ -217,7 +218,9 @@ class NativeTransactionalProducer(NativeProducer):
             )
         return connection.versions.choose(Api.PRODUCE, at_least=FIRST_VERSION_ADDING_PARTITIONS)
 
-    def _note_confirmed(self, batch: ProducerBatch, partition_response: ProducedPartition) -> None:
+    def _note_acknowledged(
+        self, batch: ProducerBatch, partition_response: ProducedPartition
+    ) -> None:
         partition, last_offset = batch.topic_partition, _UNKNOWN_OFFSET
         if partition_response.base_offset != _UNKNOWN_OFFSET:
             last_offset = partition_response.base_offset + batch.encoded.record_count - 1

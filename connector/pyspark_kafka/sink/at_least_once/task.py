@@ -32,10 +32,10 @@ librdkafka."""
 def write_task(
     batches: Iterable[pa.RecordBatch], *, client: ClientOptions, topic: str | None
 ) -> Mapping[str, int]:
-    """Write rows, wait until all are acknowledged, and return the number of rows by topic.
+    """Write rows, wait until all are acknowledged, and return the number of rows per topic.
 
-    Raises `RowError` if a row cannot be written, or a subclass of `KafkaError`. If there are no
-    rows, no client is opened.
+    Raises `RowError` if a row cannot be written, and subclasses of `KafkaError`. Opens no client if
+    there are no rows.
     """
     iterator = (batch for batch in batches if batch.num_rows > 0)
     first = next(iterator, None)

@@ -1,7 +1,7 @@
 """Writes one micro-batch or batch job at least once.
 
 Implements the `Write` protocol of `sink.writers` without transactions. Invariant:
-`AtLeastOnceWrite.of` runs every check that is possible on the driver.
+`AtLeastOnceWrite.of` runs all checks of the schema and the options on the driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """The result of a task: the number of acknowledged rows by topic."""
+    """The result of a task: the number of acknowledged rows per topic."""
 
     rows_by_topic: Mapping[str, int]
 
@@ -61,7 +61,7 @@ class AtLeastOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None,  # noqa: ARG002
     ) -> list[Mapping[str, int]]:
-        """Return the row counts by topic for each task. The rows have already been written."""
+        """Return the row counts per topic for each task. The rows have already been written."""
         return _rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:

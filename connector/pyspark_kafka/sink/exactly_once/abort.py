@@ -4,8 +4,8 @@ Spark calls `abort` after any failure of a task or of the commit. At that point,
 already be decided, or the EndTxn request that commits its decision may still be in flight.
 Invariant: a transaction is aborted only if two conditions hold. First, this process has bumped the
 epoch of the sink's transactional id, so no request can commit the batch later. Second, no decision
-in the commit topic contains the transaction. If a condition does not hold, nothing is aborted, and
-the next planning run completes or aborts the batch.
+in the commit topic contains the transaction. If either condition is not met, nothing is aborted,
+and the next planning run completes or aborts the batch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def abort(
     except (KafkaError, ExactlyOnceError) as error:
         log.warning(
             "Some transactions of a failed batch (run %s) with transactionalId '%s' were not "
-            "aborted. When the query starts again, it will abort them, or commit them if the batch "
-            "was decided. Until then, or until the transactions time out, read_committed consumers "
-            "cannot read past them. The error was: %s",
+            "aborted. When the query starts again, it will abort them, or commit them if the "
+            "decision of the batch is committed. Until then, or until the transactions time "
+            "out, read_committed consumers cannot read past them. The error was: %s",
             first.task.run,
             sink_id,
             error,
@@ -86,7 +86,8 @@ def _abort(
     prepared = [message.entry for message in results if isinstance(message, Prepared)]
     if any((entry.transactional_id, entry.producer) in decided for entry in prepared):
         log.info(
-            "The batch (run %s) with transactionalId '%s' is decided, so it is not aborted",
+            "Not aborting the batch (run %s) with transactionalId '%s', because its decision is "
+            "committed",
             first.task.run,
             sink_id,
         )
@@ -108,19 +109,18 @@ def _abort(
 
 
 def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> bool:
-    """Return whether the sink's transactional id still belongs to this batch.
+    """Return whether the run of this batch still owns the sink's transactional id.
 
     This check precedes InitProducerId, because even a rejected InitProducerId would abort the
     transaction in which a newer owner is writing a decision. With transaction version 1, this
-    function aborts an open transaction that contains this batch's decision. If that transaction
-    stayed open, InitProducerId with an expected epoch would abort the transaction and return an
-    error.
+    function aborts an open transaction that contains this batch's decision. Otherwise,
+    InitProducerId with an expected epoch would abort this transaction, but return an error.
     """
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
         log.info(
-            "Transactional id '%s' (%s) is not fenced, because the batch is decided or another run "
-            "has taken over the id",
+            "Not fencing transactional id '%s' (%s), because the decision of the batch has been "
+            "committed or another run has taken over the id",
             sink_id,
             "unknown" if found is None else f"{found.state.value}, {found.producer}",
         )

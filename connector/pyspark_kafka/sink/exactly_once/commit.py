@@ -1,10 +1,11 @@
 """Commits a batch after its tasks have finished.
 
 Runs steps 7 to 11 of the protocol on the driver: verify, decide, roll forward, mark, sweep. The
-steps use the sink's producer id and epoch from planning. Invariant: a batch is decided by a single
-EndTxn request for all its rows, and counts as decided only after the request is acknowledged. If
-an error occurs before the request, the batch is undecided. An error after the acknowledgment
-reports that the batch is decided. The only Spark class used here is `WriterCommitMessage`.
+steps use the sink's producer id and epoch from planning. Invariant: a single EndTxn request decides
+the batch with all its rows, and the batch is considered decided only after the request is
+acknowledged. If an error occurs before the request, the batch is undecided. An error after the
+acknowledgment reports that the batch is decided. The only Spark class that this module uses is
+`WriterCommitMessage`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class _Batch:
     def verify(self) -> float:
         """Check that every prepared transaction is unchanged and will not time out soon (step 7).
 
-        Returns the deadline for the decision in ms, according to the driver's clock.
+        Returns the time by which the batch must be decided, in milliseconds of the driver's clock.
         """
         entries = [message.entry for message in self.results.prepared]
         if not entries:
@@ -187,7 +188,7 @@ class _Batch:
         )
 
     def supplement(self) -> Decision | None:
-        """Return a decision that replaces the lost rows of a decided batch.
+        """Return a new decision in which rewritten transactions replace the lost ones.
 
         Returns None if no rows are lost.
         """
@@ -291,7 +292,7 @@ class _Batch:
     def _check_rewritten(
         self, decision: Decision, lost: Sequence[Entry], rewritten: dict[int, Entry]
     ) -> None:
-        """Check that this run rewrote exactly the lost rows, unchanged."""
+        """Check that this run wrote exactly the rows that were lost."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
             raise RowsLostError(
@@ -338,9 +339,9 @@ class _Batch:
     def decide(self, decision: Decision, *, before_ms: float) -> QueryState:
         """Write the decision and commit its transaction (step 8).
 
-        When this method returns, the batch is committed, even if a later step fails. EndTxn is not
-        sent after `before_ms`, because the rows of a decision are lost if their transactions time
-        out.
+        When this method returns, the batch is committed, even if a later step fails. No EndTxn
+        request is sent after the time `before_ms`, because the rows of a decided batch are lost if
+        their transactions time out.
         """
         state = self._write_decision(decision)
         if self.now_ms() >= before_ms:
@@ -372,7 +373,7 @@ class _Batch:
                 f"the request to commit the batch returned the error {error_code.name.upper()}"
             )
         log.info(
-            "%s is decided: decision %d commits %s in %s",
+            "%s: decision %d was written and commits %s in %s",
             self._name,
             decision.number,
             counted(decision.totals.row_count, "row"),
@@ -413,9 +414,9 @@ class _Batch:
             return
         if self.offsets is None or not self.offsets.offsets:
             log.warning(
-                "%s does not commit offsets for group '%s', because its checkpoint contains no "
-                "offsets of Kafka partitions. If the query does not read from Kafka, remove the "
-                "option 'commitOffsets'.",
+                "%s does not commit offsets for group '%s', because the query's checkpoint "
+                "contains no offsets of Kafka partitions. If the query does not read from Kafka, "
+                "remove the option 'commitOffsets'.",
                 self._name,
                 group_id,
             )
@@ -442,7 +443,7 @@ class _Batch:
         )
 
     def finish(self, state: QueryState) -> None:
-        """Run steps 9 to 11 of the protocol. The next planning run repeats a failed step."""
+        """Run steps 9 to 11 of the protocol. Planning the next batch repeats a failed step."""
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, state, is_new=True)
         if lost:
@@ -530,7 +531,7 @@ def _note_decided(results: TaskResults) -> Iterator[None]:
 
 
 def _problem(entry: Entry, found: TransactionDescription | None, now_ms: int) -> str | None:
-    """Return the reason why a prepared transaction cannot be committed, or None if it can."""
+    """Return the reason why a prepared transaction cannot be committed, or None."""
     if found is None:
         return "no longer exists"
     if found.producer != entry.producer:

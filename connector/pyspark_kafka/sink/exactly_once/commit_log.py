@@ -31,7 +31,7 @@ Record = tuple[bytes | None, bytes | None]
 class CommitLog:
     """The batches that contain records whose keys start with `key_prefix`.
 
-    Other records of these batches are dropped.
+    All other records in these batches are dropped.
     """
 
     def __init__(self, key_prefix: bytes) -> None:
@@ -43,12 +43,12 @@ class CommitLog:
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the log still contains all tombstones and markers since the last read."""
+        """Return whether the log retains all tombstones and markers written since the last read."""
         return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
-        """Return the committed and the non-transactional batches, in log order."""
+        """Return the committed batches and the non-transactional batches, in log order."""
         still_open = {offset for offsets in self._open.values() for offset in offsets}
         return tuple(batch for batch in self._batches if batch.base_offset not in still_open)
 
@@ -98,7 +98,7 @@ class CommitLog:
             self._batches = [b for b in self._batches if b.base_offset not in offsets]
 
     def _drop_replaced(self) -> None:
-        """Drop superseded records, as log compaction does, unless a transaction is open."""
+        """Drop superseded records, as log compaction does. If a transaction is open, do nothing."""
         if self._open:
             return
         latest = {
@@ -150,5 +150,5 @@ def read_commit_log(
 
 
 def _whole(batch: LogBatch) -> LogBatch:
-    """Copy a batch without its fetch buffer, so that the copy can be kept and compared."""
+    """Copy a batch to compare it later without retaining its fetch buffer."""
     return replace(batch, records=tuple(batch.records))

@@ -6,10 +6,10 @@ transactional id. Invariants: open transactions of other queries do not prevent 
 returning a decision. If the records of a sink were lost, the sink is not registered again, and an
 error is raised.
 
-A read_committed consumer would stop at the first open transaction of any query, before later
-decisions of this sink. Therefore the partition is read up to the high watermark. The result is
-complete if the caller has already fenced the sink's transactional id, because InitProducerId
-succeeds only after all markers for this id have been written.
+A read_committed consumer would stop at the first open transaction of any query, and would not
+return later decisions of this sink. Therefore, the partition is read up to the high watermark. The
+result is complete if the caller has already fenced the sink's transactional id, because
+InitProducerId succeeds only after all markers for this id have been written.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CommitTopic:
 
     @property
     def topic_id(self) -> str | None:
-        """Return the topic id, which `ensure` sets if the brokers support topic ids."""
+        """Return the topic id, or None if it is unknown or the brokers do not support topic ids."""
         return self._topic_id
 
     @cached_property
@@ -125,7 +125,7 @@ class CommitTopic:
             raise SinkNotRegisteredError(
                 f"The commit topic '{self._name}' does not exist, so the decisions of "
                 f"transactionalId '{self._sink_id}' are unknown.",
-                advice="If the sink uses another commit topic (option 'commitTopic'), pass this "
+                advice="If the sink uses another commit topic (option 'commitTopic'), pass that "
                 f"topic to the command. {self._advice_to_register}",
                 topic=self._name,
                 transactional_id=self._sink_id,
@@ -139,8 +139,9 @@ class CommitTopic:
         """Create the topic if it does not exist, or check the configuration of the existing topic.
 
         A new topic has three replicas, or one per broker if there are fewer than three brokers. An
-        existing topic is checked once per process. Returns False if it was already checked. Raises
-        `CommitTopicError` for a topic that could lose decisions or whose size limits are too low.
+        existing topic is checked once per process. Returns False if the existing topic was already
+        checked. Raises `CommitTopicError` for a topic that could lose decisions or whose size
+        limits are too low.
         """
         if not self._is_described():
             is_new = self._create()
@@ -228,8 +229,8 @@ class CommitTopic:
         required = min(REPLICAS, brokers)
         if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
-                "The commit topic '%s' has %s and min.insync.replicas=%d. If a broker is lost, "
-                "decisions can be lost with it. The cluster has %s, so increase the replication "
+                "The commit topic '%s' has %s and min.insync.replicas=%d. If a broker loses its "
+                "data, decisions can be lost. The cluster has %s, so increase the replication "
                 "factor to %d and min.insync.replicas to %d.",
                 self._name,
                 counted(replicas, "replica"),
@@ -288,7 +289,7 @@ class CommitTopic:
         return state
 
     def read_latest(self) -> SinkState:
-        """Return the same state as `read`, but read it only from the current leader."""
+        """Return the same state as `read`, but make sure that the current leader returns it."""
         self._find_current_leader()
         return self.read()
 
@@ -347,7 +348,7 @@ class CommitTopic:
     # --- write ---
 
     def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
-        """Return the records as a batch for a producer. A record without a value is a tombstone."""
+        """Convert records to rows for a producer. A record without a value is a tombstone."""
         count = len(records)
         partition = self.partition.partition.to_bytes(4, sys.byteorder)
         columns = [

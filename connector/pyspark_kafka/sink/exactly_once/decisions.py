@@ -70,8 +70,8 @@ class RowTotals:
 class Entry:
     """A prepared transaction that contains the rows of one task.
 
-    `partition` is Spark's partition of the DataFrame. `last_offsets` contains the offset of the
-    transaction's last record in each Kafka partition.
+    `partition` is the number of the DataFrame's partition in Spark. `last_offsets` contains the
+    offset of the transaction's last record in each Kafka partition.
     """
 
     partition: int
@@ -90,7 +90,7 @@ class Decision:
     `number` increases by one for each decision with the same `sink_id` and `query_id`. `batch_id`
     is None for a job without `batchId`. `task_count` is the number of tasks. `offsets_hash` is the
     hash of the micro-batch's offsets in the checkpoint, or None. `totals` covers all tasks of the
-    batch, including tasks without an entry.
+    batch, including those that have no `Entry`.
     """
 
     sink_id: str
@@ -109,7 +109,7 @@ class Decision:
 class QueryState:
     """The last decision of a query. `keys` contains the keys of its records.
 
-    A finished decision has no entries, because all of its transactions are committed.
+    The `entries` of a finished decision are empty, because all of its transactions are committed.
     """
 
     decision: Decision
@@ -153,8 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    The records must be written in the returned order. If only the first records are written, the
-    topic still contains the state.
+    The records must be written in the returned order. If the write fails after some of these
+    records, the topic still contains the state of the query.
     """
     decision = state.decision
     assert not state.is_finished, decision
@@ -262,7 +262,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Key:
-    """The key of a decision's chunk or of a finished record. `chunk` is 0 in a finished record."""
+    """The key of a decision chunk or of a finished record. In a finished record, `chunk` is 0."""
 
     query_id: str
     number: int
@@ -280,7 +280,7 @@ def sink_state(
     *,
     location: Callable[[int], str] = "number {}".format,
 ) -> SinkState:
-    """Return the state of every query of the sink, from the committed records in log order.
+    """Derive the state of every query of the sink from the committed records in log order.
 
     Records of other sinks are skipped, and a null value removes the record with the same key.
     Raises `CommitTopicError` with the key of a record that is corrupt, missing or in a newer
@@ -302,7 +302,7 @@ def sink_state(
 class _StateReader:
     """Builds the state from the records of a sink.
 
-    Raises errors that name the corrupt record.
+    Raises `CommitTopicError` with the key of the corrupt record.
     """
 
     sink_id: str
@@ -364,7 +364,7 @@ class _StateReader:
             raise self._corrupt(chunks[0].key, chunks[0].position, wrong) from None
 
     def _chunk(self, record: _Record, number: int) -> tuple[int, bytes]:
-        """Return the number of chunks of the decision, and this chunk's part of the document."""
+        """Return the decision's number of chunks, and the part of the decision in this chunk."""
         header, _, part = record.value.partition(b"\n")
         try:
             fields = _of_this_format(header)

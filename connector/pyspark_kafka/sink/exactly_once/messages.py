@@ -94,7 +94,7 @@ class AlreadyCommitted(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResults:
-    """The results of all tasks of one batch. `task` is the task with the first result.
+    """The results of all tasks of one batch. `task` is the task of the first result.
 
     `replayed_number` is the number of the existing decision for this batch, or None. If such a
     decision exists, the transactions in `prepared` replace its lost rows.
@@ -206,7 +206,7 @@ def _check_entry(sink_id: str, message: Prepared) -> None:
 
 
 def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None:
-    """Return the number of the decision that all tasks found, or None if there is none."""
+    """Return the number of the decision that all tasks found, or None if they found no decision."""
     numbers = {
         result.decision_number if isinstance(result, AlreadyCommitted | Prepared) else None
         for result in results

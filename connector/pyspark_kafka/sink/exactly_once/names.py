@@ -2,7 +2,7 @@
 
 The user sets the transactional id of the sink (`sink_id`). Invariant: an id of the form
 `sink_id/generation/partition/attempt-slot` is always the id of a task attempt. No part contains a
-character with a special meaning in patterns or paths.
+character that has a special meaning in regular expressions or paths.
 
 The ids are reused, so a sink has a limited number of ids, regardless of its number of batches, runs
 and jobs. Coordinators retain each id for `transactional.id.expiration.ms` (7 days). Reuse does not
@@ -59,7 +59,7 @@ class TaskId:
 def task_id(
     sink_id: str, generation: int, *, partition: int, attempt: int, task_attempt_id: int
 ) -> TaskId:
-    """Return the id of a task attempt. `generation` is the generation of its batch."""
+    """Return the id of a task attempt. `generation` is the generation of the batch."""
     assert is_sink_id(sink_id), sink_id
     return TaskId(
         sink_id=sink_id,
@@ -77,7 +77,7 @@ def unused_task_id(sink_id: str) -> str:
 
 
 def next_generation(owner: ProducerIdAndEpoch, unfinished: Collection[str]) -> int:
-    """Return the generation for the batch that this owner of the sink id has planned.
+    """Return the generation for the task ids of the batch that `owner` has planned.
 
     `unfinished` contains the ids of decided transactions that may not be committed yet. None of
     these ids contains the returned generation, so no task reuses these ids.
@@ -107,7 +107,7 @@ def parse_task_id(text: str) -> TaskId | None:
 def is_task_id_of(text: str, sink_id: str, *, generation: int | None = None) -> bool:
     """Return whether the id belongs to a task attempt of the sink.
 
-    If `generation` is not None, the attempt must also belong to this generation.
+    If `generation` is not None, the generation in the id must also be equal to it.
     """
     parsed = parse_task_id(text)
     return (
@@ -118,6 +118,6 @@ def is_task_id_of(text: str, sink_id: str, *, generation: int | None = None) -> 
 def prefix(sink_id: str, *, generation: int | None = None) -> str:
     """Return the common prefix of the ids of the sink's task attempts.
 
-    With `generation`, return the common prefix of the ids in this generation.
+    If `generation` is not None, return the common prefix of the ids in this generation.
     """
     return f"{sink_id}/" if generation is None else f"{sink_id}/{generation}/"

@@ -9,7 +9,7 @@ import shlex
 
 
 def operator_command(sink_id: str, flags: str) -> str:
-    """Return the command with `flags` such as `--forget`, and hints on how to complete it."""
+    """Return the command with `flags`, for example `--forget`, and with hints for the operator."""
     return (
         f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={sink_id}')} {flags} "
         "--bootstrap-servers HOST:PORT` (add --commit-topic if the sink sets 'commitTopic', and "

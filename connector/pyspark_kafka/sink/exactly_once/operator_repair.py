@@ -3,8 +3,8 @@
 Implements the repairs of `python -m pyspark_kafka transactions`. Invariant: a repair runs the same
 functions in the same order as the query does when it next starts. A repair fences the sink, commits
 decided transactions and aborts undecided transactions. A repair is safe while a query is running,
-but the query's current batch fails with an error. A repair accepts the loss of rows or removes
-unreadable decisions only if the operator requests it.
+but the query's current batch fails with an error. A repair accepts the loss of rows, or removes
+unreadable decisions, only at the request of the operator.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OnAction = Callable[[str], None]
 class RepairRequest:
     """The operator's flags `--forget` and `--accept-loss`.
 
-    Without `--forget`, the request is for `--recover`.
+    If `forget` is False, the operator has set `--recover`.
     """
 
     forget: bool = False
@@ -61,12 +61,12 @@ class RepairRequest:
 def check(report: Report, request: RepairRequest) -> None:
     """Raise `ExactlyOnceError` if a repair could abort decided transactions.
 
-    If the decisions are unknown, any transaction may be decided.
+    If the decisions are unknown, every transaction may belong to a decided batch.
     """
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"{report.damage.what} Transactions that appear undecided may belong to a decided "
-            "batch, so the command changed nothing.",
+            f"{report.damage.what} Transactions that appear to have no decision may belong to a "
+            "committed batch, so the command changed nothing.",
             advice=report.damage.advice,
             topic=report.commit_topic,
             transactional_id=report.sink_id,
@@ -106,9 +106,9 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
 
 
 def _traces(report: Report) -> object:
-    """Return the parts of a report that change while tasks write.
+    """Return the parts of a report that change if a task writes between two reports.
 
-    Other producers can also change these parts.
+    These parts can also change because other producers write to the same partitions.
     """
     ends = {held.partition: held.high_watermark for held in report.held}
     of_tasks = [one.description for one in report.leftover]
@@ -205,7 +205,7 @@ def repair(
 
 
 def _timeout_ms(client: TransactionalClient) -> int:
-    """Return the timeout for the transaction that removes records, within the brokers' limit."""
+    """Return the transaction timeout for removing records. It is at most the brokers' maximum."""
     config = client.broker_config() or {}
     return min(DECISION_TIMEOUT_MS, int(config.get(TIMEOUT_MAX, DECISION_TIMEOUT_MS)))
 
@@ -232,7 +232,7 @@ def _finish(
 def _is_settled(
     client: TransactionalClient, state: QueryState, request: RepairRequest, on_action: OnAction
 ) -> bool:
-    """Commit the transactions of a decision. Return whether to mark the decision as finished."""
+    """Commit the transactions of a decision. Return whether it can be marked as finished."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)

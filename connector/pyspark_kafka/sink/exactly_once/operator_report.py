@@ -58,7 +58,7 @@ _ENTRY_STATES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """The offsets of a transaction's rows. `first_offset` is None if it was not found."""
+    """The offsets of a transaction's rows. `first_offset` is None if it cannot be determined."""
 
     partition: TopicPartition
     first_offset: int | None
@@ -113,8 +113,8 @@ class OpenTransaction:
 class HeldPartition:
     """A partition in which read_committed consumers are blocked at `last_stable_offset`.
 
-    `holder` is the producer of the open transaction, or None if the log does not contain it.
-    `transactional_id` and `started_ms` are set if the transaction belongs to this sink.
+    `holder` is the producer of the open transaction, or None if the producer is not found in the
+    log. `transactional_id` and `started_ms` are set if the transaction belongs to this sink.
     """
 
     partition: TopicPartition
@@ -148,7 +148,7 @@ class Report:
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether the cluster contains nothing that belongs to the sink."""
+        """Return whether the cluster has neither transactional ids nor records of the sink."""
         return not (self.owner or self.known_ids or self.is_registered)
 
     @property
@@ -187,8 +187,9 @@ def examine(
 
     Open transactions are listed before decisions are read, so a transaction that is reported as
     undecided was undecided when it was listed. Brokers respond to EndTxn before they write the
-    markers. The transaction of the sink id can therefore be committed before its decision can be
-    read from the commit topic. In this case the function waits a few seconds for the marker.
+    transaction markers. Therefore, the transaction of the sink id can be committed before its
+    decision can be read from the commit topic. In this case, the function waits a few seconds for
+    the marker.
     """
     owner = _owner(client, sink_id)
     for backoff_s in _BACKOFFS_S:

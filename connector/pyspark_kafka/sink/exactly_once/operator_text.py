@@ -1,8 +1,8 @@
 """Formats the operator's report as text and as JSON.
 
-The text has one line per fact, for people and for grep. Each line contains the kind of the fact,
-followed by `name=value` pairs. Invariant: text and JSON have the same content, and times are in
-UTC.
+The text is easy to read and to search with grep. Each line starts with the kind of the item that it
+describes, such as `decision` or `transaction`, followed by `name=value` pairs. Invariant: text and
+JSON have the same content, and times are in UTC.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MEANINGS = {
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield the lines of the report, with one fact per line."""
+    """Yield the lines of the report."""
     yield _owner(report)
     for decision in report.decisions:
         yield from _decision(decision)

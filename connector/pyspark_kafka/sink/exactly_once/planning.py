@@ -70,9 +70,9 @@ class UnknownOutcome:
 class LastDecision:
     """The last decision of a query. Tasks compare their batch with this decision.
 
-    `lost` contains Spark's partitions whose rows are lost. `totals_of_lost` contains the totals of
-    these rows by partition. `unknown` is set if the outcome of the decision is unknown. The query
-    cannot continue without the outcome.
+    `lost` contains the numbers of the Spark partitions whose rows are lost. `totals_of_lost`
+    contains the totals of these rows per partition. `unknown` is set if the outcome of the decision
+    is unknown. In this case, the query cannot continue.
     """
 
     number: int
@@ -98,7 +98,7 @@ class Plan:
     last: Mapping[str, LastDecision]
 
     def last_number(self, query_id: str) -> int:
-        """Return the number of this query's last decision, or `forgotten_number` if it has none."""
+        """Return the number of the query's last decision. The default is `forgotten_number`."""
         last = self.last.get(query_id)
         return self.forgotten_number if last is None else last.number
 
@@ -174,16 +174,16 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
-    """Return the timeout of decision transactions, which is at most that of task transactions."""
+    """Return the timeout of decision transactions. It is at most `transactionTimeout`."""
     return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 
 def _rolled_forward(
     client: TransactionalClient, unfinished: Iterable[QueryState], topic_id: str | None
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, UnknownOutcome]]:
-    """Roll forward decisions. Return the lost entries and the unknown outcomes by query id.
+    """Roll forward decisions. Return the lost entries and the unknown outcomes, keyed by query id.
 
-    If the outcome of a decision is unknown, only the query that wrote the decision stops.
+    If the outcome of a decision is unknown, only the query that wrote the decision fails.
     """
     lost: dict[str, Sequence[Entry]] = {}
     unknown: dict[str, UnknownOutcome] = {}
@@ -210,7 +210,7 @@ def _refusal(
     lost: Mapping[str, Sequence[Entry]],
     unknown: Mapping[str, UnknownOutcome],
 ) -> ExactlyOnceError | None:
-    """Return the error for a job that may be a retry of an earlier job, or None."""
+    """Return the error to raise if this job may be a retry of an earlier job, or None."""
     for decision in (state.decision for state in jobs):
         if decision.query_id in unknown:
             outcome = unknown[decision.query_id]
@@ -252,7 +252,7 @@ def _settled(
     *,
     reports_jobs: bool,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return finished records for completed decisions, and tombstones for reported decisions.
+    """Return finished records of completed decisions, and tombstones for reported decisions.
 
     A batch job without `batchId` deletes its decision when the job is complete. If the job stops
     earlier, its decision is retained until the next job without `batchId` reports the decision.
@@ -288,9 +288,9 @@ def _listing(last: Mapping[str, LastDecision]) -> str:
 
 
 def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
-    """Check the brokers' settings.
+    """Check the broker settings for transactions.
 
-    If the settings cannot be read, a transaction timeout that is too long is not detected until the
+    If these settings cannot be read, an excessive `transactionTimeout` is not detected until the
     first task runs.
     """
     if config is None:
@@ -300,7 +300,7 @@ def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> No
         raise OptionError(
             f"Option 'transactionTimeout' is set to {options.transaction_timeout_ms} ms, but "
             f"the brokers allow at most {longest_ms} ms ({TIMEOUT_MAX}).",
-            advice="Set the option to a lower value, or increase the brokers' setting.",
+            advice=f"Set the option to a lower value, or increase {TIMEOUT_MAX} on the brokers.",
             option="transactionTimeout",
         )
     if config.get(_VERIFICATION) != "true":

@@ -62,7 +62,7 @@ _NAMED_MAX: Final = 10
 
 
 class Outcome(Enum):
-    """The outcome of a decided transaction. For `AGAIN`, the commit must be retried."""
+    """The outcome of a decided transaction. `AGAIN` means that the commit must be retried."""
 
     DONE = "done"
     LOST = "lost"
@@ -78,7 +78,7 @@ class TransactionOutcomeUnknownError(OutcomeUnknownError):
 
 
 class TransactionOutcomeExpiredError(TransactionOutcomeUnknownError):
-    """The outcome of a transaction is no longer recorded anywhere, so a retry is useless."""
+    """The outcome of a transaction is no longer stored anywhere, so a retry cannot succeed."""
 
 
 _BY_STATE: Final = {
@@ -161,7 +161,7 @@ def look_up_outcomes(
     entries: Iterable[Entry],
     described: Mapping[str, TransactionDescription],
 ) -> Mapping[str, Outcome]:
-    """Return the outcomes of transactions by transactional id, without committing or aborting any.
+    """Return the outcomes of transactions by transactional id, without ending any transaction.
 
     A transaction with the outcome `AGAIN` may still be open.
     """
@@ -174,10 +174,10 @@ def look_up_outcomes(
 
 @dataclass(slots=True)
 class _Committer:
-    """Commits transactions and collects their outcomes by transactional id.
+    """Commits transactions and collects their outcomes, keyed by transactional id.
 
     `unreadable` lists partitions that cannot be read, with the reasons. `lacks_read` is set if the
-    principal lacks the permission to read one of them.
+    principal lacks READ on the topic of one of these partitions.
     """
 
     client: TransactionalClient
@@ -251,9 +251,10 @@ def _first_result(
 ) -> TransactionResult | None:
     """Return the result of the first marker after the entry's last record, or None.
 
-    The result is None if the marker may belong to another transaction. The marker certainly belongs
-    to the entry in two cases: the entry's records still exist (brokers delete them before the
-    marker), or the marker has an epoch that only the end of this transaction can produce.
+    The result is None if the marker may belong to another transaction. The marker must belong to
+    the entry's transaction in two cases: the log still contains records of the entry, or the epoch
+    of the marker can only result from the end of this transaction. Brokers delete the records of a
+    transaction before its marker.
     """
     ending = _ended(entry)
     has_records = False
@@ -283,8 +284,8 @@ def _ended(entry: Entry) -> ProducerIdAndEpoch:
     The coordinator stores these values, and the markers contain them.
 
     Transaction version 2 bumps the epoch at the end of a transaction. With version 1, the epoch
-    does not change at the end, and the next producer can receive the epoch that version 2 would
-    set.
+    does not change when the transaction ends. In that case, an incremented epoch can belong to the
+    next producer.
     """
     bump = 1 if entry.version == 2 else 0
     return ProducerIdAndEpoch(
@@ -308,7 +309,7 @@ _NOTHING_LOST: Final = "This error does not cause any rows to be lost."
 
 
 def _advice_to_continue(decision: Decision) -> str:
-    """Return advice on completing a committed batch. Jobs without `batchId` must not be rerun."""
+    """Return advice on how to complete a committed batch. Never rerun a job without `batchId`."""
     if decision.batch_id is not None:
         return "Start the query again. It will first commit the remaining transactions."
     return (

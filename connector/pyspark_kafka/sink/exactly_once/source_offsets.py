@@ -1,9 +1,9 @@
-"""Reads the source offsets of a micro-batch from its file in the checkpoint.
+"""Reads the source offsets of a micro-batch from the checkpoint.
 
-Returns the end offsets of a batch for all of its sources. The decision contains their hash. With
-`commitOffsets`, the offsets of Kafka sources are committed for a consumer group. Invariant: Spark
-planned the batch with these offsets, and every replay has the same offsets. A malformed line for a
-Kafka source is an error and is never skipped.
+The source offsets are the end offsets of the micro-batch for all of its sources. The decision
+contains their hash. With `commitOffsets`, the sink commits the offsets of Kafka sources for a
+consumer group. Invariant: Spark planned the batch with these offsets, and every replay has the same
+offsets. A malformed line for a Kafka source is an error and is never skipped.
 """
 
 from __future__ import annotations

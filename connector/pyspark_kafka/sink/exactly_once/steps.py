@@ -23,7 +23,7 @@ VARIABLE: Final = "PYSPARK_KAFKA_FAILPOINTS"
 
 
 class Step(Enum):
-    """Steps as `(number, name)`. docs/exactly-once-protocol.md uses the same numbers."""
+    """A step as `(number, name)`. The numbers are those in docs/exactly-once-protocol.md."""
 
     PLAN_CHECK = (1, "plan.check")
     PLAN_REGISTER = (1, "plan.register")
@@ -63,7 +63,7 @@ _inside: list[Step] = []
 
 
 def reach(failpoint: str) -> None:
-    """If `PYSPARK_KAFKA_FAILPOINTS` is set, call its function with the name of this failpoint."""
+    """Call the function in `PYSPARK_KAFKA_FAILPOINTS`, if set, with the name of the failpoint."""
     hook = os.environ.get(VARIABLE)
     if hook:
         _function(hook)(failpoint)

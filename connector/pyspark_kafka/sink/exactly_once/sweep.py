@@ -10,9 +10,10 @@ owner.
 With transaction version 2, the sweep sends EndTxn(abort) with the producer id and epoch from
 DescribeTransactions. EndTxn bumps the epoch, but has no effect on an id that another attempt has
 initialized in the meantime. With version 1, EndTxn does not bump the epoch: an attempt that is
-still writing would begin another transaction. Therefore the sweep sends InitProducerId, which also
+still writing would begin another transaction. Therefore, the sweep sends InitProducerId, which also
 aborts the transaction of an attempt that has initialized the id in the meantime. Such an attempt
-belongs to a much later batch, because ids are reused late (`names`). The later batch then fails.
+belongs to a much later batch, because each id is reused as late as possible (see `names`). The
+later batch then fails.
 """
 
 from __future__ import annotations
@@ -142,9 +143,9 @@ def _check_owner(
         ) from error
     if found is not None and is_held(found, owner, decided_with):
         return
-    now = "no longer exists" if found is None else f"now has {found.producer}"
+    now = "no longer exists" if found is None else f"now belongs to {found.producer}"
     raise SinkFencedError(
-        f"Another run has taken over transactionalId '{sink_id}': the id {now}, but this run had "
+        f"Another run has taken over transactionalId '{sink_id}'. The id {now}, but it belonged to "
         f"{owner}. This run stops. It has not changed any transaction of the other run.",
         advice="If both queries are meant to run, give each query its own transactionalId.",
         transactional_id=sink_id,
@@ -156,7 +157,7 @@ def is_held(
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> bool:
-    """Return whether the sink's id still belongs to `owner`.
+    """Return whether `owner` still owns the sink's transactional id.
 
     With transaction version 2, the coordinator bumps the epoch by one at the end of a transaction,
     and once more for a new owner. Therefore, a committed transaction with the next epoch contains

@@ -85,7 +85,7 @@ def write_task(
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """An attempt to write one partition of a batch. `totals` covers the rows prepared so far."""
+    """An attempt to write one partition of a batch. `totals` counts all rows prepared so far."""
 
     plan: Plan
     task: Task
@@ -236,8 +236,9 @@ class _Attempt:
         """Check that the batch can still be decided.
 
         Without this check, an attempt could open a transaction after its batch has ended. No sweep
-        would abort this transaction, and it would block consumers until it times out. The check
-        follows InitProducerId, so a sweep that begins after the check finds the initialized id.
+        would abort this transaction, which would block consumers until its timeout expires. The
+        check follows InitProducerId, so a sweep that begins after the check finds the initialized
+        id.
         """
         sink_id = self.options.transactional_id
         found = self.client.describe_transactions([sink_id]).get(sink_id)

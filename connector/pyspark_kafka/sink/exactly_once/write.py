@@ -1,12 +1,12 @@
 """Implements `sink.writers.Write` for exactly-once writes: planning, tasks, commit and abort.
 
-Connects the protocol's steps to Spark's calls. Spark pickles a writer (twice) to send it to the
-tasks. In a batch job, Spark also pickles the writer to send it to the process that commits. Spark
-does not pickle the writer that it creates to commit a micro-batch. Pickling is therefore the only
-call that always precedes all tasks and never follows a task. Invariant: planning runs once, when
-the writer and its `Write` are first pickled, and the plan is pickled with them. Creating a `Write`
-sends no requests to brokers, because Spark also creates a `Write` in the process that commits.
-`commit` and `abort` receive only options and messages.
+Connects the protocol's steps to Spark's calls. Spark pickles a writer to send it to the tasks, and
+does so twice. In a batch job, Spark also pickles the writer to send it to the process that commits.
+Spark does not pickle the writer that it creates to commit a micro-batch. Pickling is therefore the
+only call that always precedes all tasks and never follows a task. Invariant: planning runs once,
+when the writer and its `Write` are first pickled, and the plan is pickled with them. Creating a
+`Write` sends no requests to brokers, because Spark also creates a `Write` in the process that
+commits. `commit` and `abort` receive only options and messages.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class JobPlan:
 
 
 class ExactlyOnceWrite:
-    """An exactly-once implementation of `sink.writers.Write`. The first pickling runs planning."""
+    """An exactly-once implementation of `sink.writers.Write`.
+
+    Its first pickling plans the batch.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:
         self.options = options
@@ -69,7 +72,7 @@ class ExactlyOnceWrite:
     def of(
         cls, options: SinkOptions, schema: StructType, *, is_streaming: bool
     ) -> ExactlyOnceWrite:
-        """Run all checks that require no broker. Raises `SchemaError` and `OptionError`."""
+        """Run all checks that do not require a broker. Raises `SchemaError` and `OptionError`."""
         from pyspark_kafka.client.factory import check_transactional_settings  # noqa: PLC0415
 
         check_columns(schema, options.topic)
@@ -235,7 +238,7 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 
 
 def _as_pickling_error(error: PysparkKafkaError) -> PysparkKafkaError:
-    """Make the class of an error a subclass of `PicklingError`.
+    """Make `error` an instance of `PicklingError` too, and return it.
 
     If pickling raises any other error, Spark replaces the class and the message of the error.
     """
@@ -247,7 +250,7 @@ def _as_pickling_error(error: PysparkKafkaError) -> PysparkKafkaError:
 
 @cache
 def _pool() -> ClientPool[TransactionalClient]:
-    """Return the client pool of this process. Spark runs many tasks or batches in a process."""
+    """Return the client pool of this process, which may run many tasks or batches."""
     from pyspark_kafka.client.factory import open_transactional_client  # noqa: PLC0415
 
     return ClientPool(open_transactional_client)
@@ -255,7 +258,7 @@ def _pool() -> ClientPool[TransactionalClient]:
 
 @contextmanager
 def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
-    """Provide a client for one step.
+    """Return a context that provides a client for one step.
 
     The client is kept open for later steps, because connecting is slow.
     """

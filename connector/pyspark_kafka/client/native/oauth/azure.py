@@ -11,7 +11,7 @@ from pyspark_kafka.tokens import Token
 
 
 def token(settings: Mapping[str, str]) -> Token:
-    """Request a token for the namespace, which is the host of the bootstrap servers.
+    """Request a token for the Event Hubs namespace, which is the host of the bootstrap servers.
 
     Uses a Databricks service credential, a service principal (`tenant.id`, `client.id` and
     `client.secret`) or `DefaultAzureCredential`. For `DefaultAzureCredential`, `client.id` selects

@@ -78,7 +78,7 @@ class CachedTokens:
         return token
 
     def discard(self, token: Token) -> None:
-        """Discard a token that a broker rejected. The next call of `token` requests a new one."""
+        """Discard a token that a broker rejected. The next call to `token` requests a new one."""
         with _lock:
             known = _tokens.get(self.request)
             if known is not None and known.token == token:
@@ -141,7 +141,7 @@ class _RunningRequest:
 
 @dataclass(slots=True)
 class _Known:
-    """The last token from a source, and the running request for the next token."""
+    """The last token from a token source, and the pending request for the next token."""
 
     token: Token | None = None
     principal: str = ""

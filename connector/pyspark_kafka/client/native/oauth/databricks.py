@@ -1,7 +1,7 @@
-"""Databricks Unity Catalog service credentials, for the vendors' token providers.
+"""Databricks Unity Catalog service credentials, for the token providers of cloud vendors.
 
 Databricks documents two functions: one for Python workers on executors and one for the driver. Both
-return the object that the vendor's SDK expects.
+functions return the object that the vendor's SDK expects.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class OidcTokens:
     option: str = "kafka.sasl.oauthbearer.token.endpoint.url"
 
     def __call__(self) -> Token:
-        """Request a token, and retry if the endpoint may be down temporarily."""
+        """Request a token, and retry if the endpoint may be temporarily unavailable."""
         deadline = time.monotonic() + _TIMEOUT_S
         backoffs = iter(_BACKOFFS_S)
         while True:
@@ -68,7 +68,7 @@ class OidcTokens:
             time.sleep(backoff_s or 0.0)
 
     def _response(self, timeout_s: float) -> bytes:
-        """Return the response body. Uses a thread, because urllib has no overall deadline."""
+        """Return the response body. Use a thread, because urllib supports no overall deadline."""
         results: list[bytes | Exception] = []
 
         def request() -> None:
@@ -141,7 +141,7 @@ class _ResponseError(Exception):
 
 
 def _token(body: bytes) -> tuple[str, float]:
-    """Parse the response of a token endpoint (RFC 6749, 5.1).
+    """Parse the response from a token endpoint (RFC 6749, 5.1).
 
     Return the token and its expiration time.
     """

@@ -1,8 +1,8 @@
 """Finds the token provider that `sasl.oauthbearer.token.provider` names.
 
-A table lists the vendors' providers. Entry points are not used for these providers, because an
-archive that is passed to `spark-submit --py-files` contains no package metadata. The vendors'
-libraries are optional extras.
+A table lists the built-in providers for cloud vendors. Entry points are not used for these
+providers, because an archive that is passed to `spark-submit --py-files` contains no package
+metadata. The libraries of the vendors are optional extras.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def request_of(
     option: str,
     extensions: tuple[tuple[str, str], ...] = (),
 ) -> Callable[[], Token]:
-    """Return the call to the named provider with its settings. Raises `OptionError`."""
+    """Return a function that requests a token from the named provider. Raises `OptionError`."""
     provider = _provider(name, settings, option)
     return ProviderRequest(name, tuple(sorted(settings.items())), provider, extensions)
 
@@ -109,7 +109,7 @@ def _provider(name: str, settings: Mapping[str, str], option: str) -> TokenProvi
     if found is None:
         known = sorted({*VENDORS, *(point.name for point in entry_points(group=GROUP))})
         raise OptionError(
-            f"Option '{option}' names the token provider {name!r}, which does not exist.",
+            f"Option '{option}' specifies the token provider {name!r}, which does not exist.",
             advice=f"Use {', '.join(known)}, or the form module:callable.",
             option=option,
         )
@@ -164,7 +164,7 @@ def _load(target: str, option: str) -> TokenProvider:
             found = getattr(found, part)
     except Exception as error:
         raise OptionError(
-            f"Option '{option}' names the token provider '{target}', which cannot be imported "
+            f"Option '{option}' specifies the token provider '{target}', which cannot be imported "
             f"({type(error).__name__}).",
             advice="Use the form module:callable, and install the module on the driver and on all "
             "executors.",
@@ -172,7 +172,7 @@ def _load(target: str, option: str) -> TokenProvider:
         ) from None
     if not callable(found):
         raise OptionError(
-            f"Option '{option}' names '{target}', which is not callable.",
+            f"Option '{option}' specifies '{target}', which is not callable.",
             advice="Use a function with the signature of pyspark_kafka.tokens.TokenProvider.",
             option=option,
         )

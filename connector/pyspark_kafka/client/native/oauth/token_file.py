@@ -21,7 +21,7 @@ _OPAQUE_LIFE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFile:
-    """Reads the token from the file of a `file:` URL. `option` contains the URL."""
+    """Reads the token from the file at a `file:` URL. `option` is the option that sets the URL."""
 
     url: str
     option: str
