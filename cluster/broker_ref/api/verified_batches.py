@@ -107,7 +107,7 @@ class _DelayedVerification:
         return self.then(now_ms)
 
     def expire(self, now_ms: int) -> object:
-        """Return the response if the coordinator has not replied in time."""
+        """Return the response to the client if the coordinator does not reply in time."""
         for batch in self._to_verify():
             batch.error = _error(ErrorCode.network_exception, batch, self.version)
         return self.then(now_ms)

@@ -62,9 +62,9 @@ def add_command(add_parser: AddParser) -> None:
     parser = add_parser(
         "transactions",
         help="show, recover or forget the state of an exactly-once sink",
-        description="Shows the decisions and the open transactions of an exactly-once sink, the "
-        "owner of its transactionalId, and the partitions in which read_committed consumers wait "
-        "for its transactions. Changes nothing without --yes.",
+        description="Shows the commit decisions and the open transactions of an exactly-once sink, "
+        "the owner of its transactionalId, and the partitions in which read_committed consumers "
+        "wait for its transactions. Changes nothing without --yes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -93,14 +93,14 @@ def _add_repair_flags(parser: argparse.ArgumentParser) -> None:
     repairs.add_argument(
         "--forget",
         action="store_true",
-        help="recover the sink and then remove its decisions; use this option for a query that "
-        "will not run again, or whose batch ids restart at 0",
+        help="recover the sink and then remove its commit decisions; use this option for a query "
+        "that will not run again, or whose batch ids restart at 0",
     )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="with --recover or --forget: also mark decisions as finished if their rows are lost "
-        "or their outcome is unknown; no query will write these rows again",
+        help="with --recover or --forget: also mark commit decisions as finished if their rows are "
+        "lost or their outcome is unknown; no query will write these rows again",
     )
     parser.add_argument(
         "--yes", action="store_true", help="execute the actions; without it, only print them"
@@ -156,8 +156,8 @@ class _Command:
         if report.is_unknown:
             raise ExactlyOnceError(
                 f"The transactionalId '{report.sink_id}' is unknown: the commit topic "
-                f"'{report.commit_topic}' contains no decision with this id, and the cluster has "
-                "no transaction with this id.",
+                f"'{report.commit_topic}' contains no commit decision with this id, and the "
+                "cluster has no transaction with this id.",
                 advice="Check --id, --bootstrap-servers and --commit-topic (the sink's "
                 "commitTopic option). If the query has never started a batch, no action is "
                 "required.",

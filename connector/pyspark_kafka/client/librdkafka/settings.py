@@ -39,7 +39,8 @@ _NO_GSSAPI: Final = "No provider for SASL mechanism GSSAPI"
 class LibrdkafkaSettings:
     """The settings of a client.
 
-    `admin`, `consumer` and `producer` are librdkafka properties, without the connector's defaults.
+    `admin`, `consumer` and `producer` contain the librdkafka properties of these clients. The
+    connector's defaults are not included.
     """
 
     bootstrap_servers: str

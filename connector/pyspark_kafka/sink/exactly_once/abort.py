@@ -52,8 +52,8 @@ def abort(
         log.warning(
             "Some transactions of a failed batch (run %s) with transactionalId '%s' were not "
             "aborted. When the query starts again, it will abort them, or commit them if the "
-            "decision of the batch is committed. Until then, or until the transactions time "
-            "out, read_committed consumers cannot read past them. The error was: %s",
+            "batch is committed. Until then, or until the transactions time out, read_committed "
+            "consumers cannot read past them. The error was: %s",
             first.task.run,
             sink_id,
             error,
@@ -86,8 +86,7 @@ def _abort(
     prepared = [message.entry for message in results if isinstance(message, Prepared)]
     if any((entry.transactional_id, entry.producer) in decided for entry in prepared):
         log.info(
-            "Not aborting the batch (run %s) with transactionalId '%s', because its decision is "
-            "committed",
+            "Not aborting the batch (run %s) with transactionalId '%s', because it is committed",
             first.task.run,
             sink_id,
         )
@@ -119,8 +118,8 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
         log.info(
-            "Not fencing transactional id '%s' (%s), because the decision of the batch has been "
-            "committed or another run has taken over the id",
+            "Not fencing transactional id '%s' (%s), because the batch is committed, or another "
+            "run has taken over the id",
             sink_id,
             "unknown" if found is None else f"{found.state.value}, {found.producer}",
         )

@@ -127,7 +127,7 @@ class _Batch:
         number = self.results.replayed_number
         if number is None:
             return "None of its rows will be visible."
-        return f"None of the rows that replace the lost rows of decision {number} will be visible."
+        return f"No row that replaces a lost row of commit decision {number} will be visible."
 
     def verify(self) -> float:
         """Check that every prepared transaction is unchanged and will not time out soon (step 7).
@@ -202,7 +202,7 @@ class _Batch:
             self._check_rewritten(state.decision, lost, rewritten)
         if not lost:
             log.warning(
-                "%s was already committed (decision %d with %s), so it was not written again",
+                "%s was already committed (commit decision %d, %s), so it was not written again",
                 self._name,
                 state.decision.number,
                 counted(self.results.totals.row_count, "row"),
@@ -228,10 +228,10 @@ class _Batch:
         if state is None or state.decision.number != number:
             current = "missing" if state is None else f"decision {state.decision.number}"
             raise SinkFencedError(
-                f"{self._name} replays the batch of decision {number}, but the latest decision of "
-                f"this query in topic '{self.options.commit_topic}' is now {current}. "
-                "Either another run has continued the query, or the decisions were removed. The "
-                "rows of this run will not be visible.",
+                f"{self._name} replays the batch of commit decision {number}, but the latest "
+                f"commit decision of this query in topic '{self.options.commit_topic}' is now "
+                f"{current}. Either another run has continued the query, or the commit decisions "
+                "were removed. The rows of this run will not be visible.",
                 advice="Make sure that only one run of the query is active.",
                 topic=self.options.commit_topic,
                 transactional_id=self._sink_id,
@@ -244,7 +244,7 @@ class _Batch:
         In a replay of a nondeterministic query, the rows can differ, but the source offsets cannot.
         """
         what = (
-            f"{self._name} was already committed (decision {decision.number}, by run "
+            f"{self._name} was already committed (commit decision {decision.number}, by run "
             f"{decision.run})"
         )
         hashes = (decision.offsets_hash, None if self.offsets is None else self.offsets.hash)
@@ -346,7 +346,7 @@ class _Batch:
         state = self._write_decision(decision)
         if self.now_ms() >= before_ms:
             raise BatchNotCommittedError(
-                f"{self._name} is not committed: writing its decision took so long that the "
+                f"{self._name} is not committed: writing its commit decision took so long that the "
                 f"transactions of its tasks are about to time out. {self._nothing_visible}",
                 advice="Run the batch again. If this happens again, increase "
                 "'transactionTimeout', or find out why writes to topic "
@@ -373,7 +373,7 @@ class _Batch:
                 f"the request to commit the batch returned the error {error_code.name.upper()}"
             )
         log.info(
-            "%s: decision %d was written and commits %s in %s",
+            "%s: commit decision %d was written and commits %s in %s",
             self._name,
             decision.number,
             counted(decision.totals.row_count, "row"),

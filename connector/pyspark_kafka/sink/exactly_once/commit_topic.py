@@ -123,7 +123,7 @@ class CommitTopic:
         """Return the partition that contains the records of the sink."""
         if not self._partition_count and not self._is_described():
             raise SinkNotRegisteredError(
-                f"The commit topic '{self._name}' does not exist, so the decisions of "
+                f"The commit topic '{self._name}' does not exist, so the commit decisions of "
                 f"transactionalId '{self._sink_id}' are unknown.",
                 advice="If the sink uses another commit topic (option 'commitTopic'), pass that "
                 f"topic to the command. {self._advice_to_register}",
@@ -159,7 +159,7 @@ class CommitTopic:
                 advice="Correct the topic's configuration with kafka-configs.sh --alter, or set "
                 "the option 'commitTopic' to a topic that does not exist yet. The sink creates it "
                 "with the required configuration. Change 'commitTopic' only when every batch is "
-                "finished, because the decisions stay in the old topic.",
+                "finished, because the commit decisions stay in the old topic.",
                 option="commitTopic",
                 topic=self._name,
             )
@@ -216,8 +216,8 @@ class CommitTopic:
         except AccessError as error:
             raise CommitTopicError(
                 f"The configuration of the commit topic '{self._name}' cannot be checked. "
-                f"{reason_of(error)}. With a wrong configuration, decisions could be lost. Nothing "
-                "was written.",
+                f"{reason_of(error)}. With a wrong configuration, commit decisions could be lost. "
+                "Nothing was written.",
                 advice="Grant the principal DESCRIBE_CONFIGS on the topic.",
                 option="commitTopic",
                 topic=self._name,
@@ -230,8 +230,8 @@ class CommitTopic:
         if replicas < required or in_sync_min < min(IN_SYNC_REPLICAS_MIN, required):
             log.warning(
                 "The commit topic '%s' has %s and min.insync.replicas=%d. If a broker loses its "
-                "data, decisions can be lost. The cluster has %s, so increase the replication "
-                "factor to %d and min.insync.replicas to %d.",
+                "data, commit decisions can be lost. The cluster has %s, so increase the "
+                "replication factor to %d and min.insync.replicas to %d.",
                 self._name,
                 counted(replicas, "replica"),
                 in_sync_min,
@@ -305,7 +305,7 @@ class CommitTopic:
     def _advice_to_register(self) -> str:
         flags = f"--commit-topic {self._name} --forget --accept-loss"
         return (
-            "If the decisions are lost, accept the loss with "
+            "If the commit decisions are lost, accept the loss with "
             f"{operator_command(self._sink_id, flags)}, which also aborts all open transactions "
             "of this id."
         )
@@ -323,7 +323,7 @@ class CommitTopic:
             )
         except CommitTopicError as error:
             raise CommitTopicError(
-                f"The decisions of transactionalId '{self._sink_id}' in the commit topic "
+                f"The commit decisions of transactionalId '{self._sink_id}' in the commit topic "
                 f"'{self._name}' cannot be read. {error.what} Nothing was written.",
                 advice=error.advice,
                 topic=self._name,

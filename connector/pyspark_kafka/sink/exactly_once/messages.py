@@ -180,7 +180,7 @@ def _check_agreement(sink_id: str, first: TaskMessage, other: TaskMessage) -> No
         ("transaction version", first.version, other.version),
         ("generation", first.generation, other.generation),
         ("commit partition", first.commit_partition, other.commit_partition),
-        ("last decision", first.last_number, other.last_number),
+        ("last commit decision", first.last_number, other.last_number),
     ):
         if expected != found:
             raise _not_committed(
@@ -216,7 +216,7 @@ def _replayed_number(sink_id: str, results: Sequence[TaskMessage]) -> int | None
     raise _not_committed(
         sink_id,
         results[0].task,
-        "the tasks found different decisions for the batch "
+        "the tasks found different commit decisions for the batch "
         f"({_few(str(number) for number in numbers)})",
     )
 

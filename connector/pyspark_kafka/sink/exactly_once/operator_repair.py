@@ -65,8 +65,8 @@ def check(report: Report, request: RepairRequest) -> None:
     """
     if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"{report.damage.what} Transactions that appear to have no decision may belong to a "
-            "committed batch, so the command changed nothing.",
+            f"{report.damage.what} Transactions that appear to have no commit decision may belong "
+            "to a committed batch, so the command changed nothing.",
             advice=report.damage.advice,
             topic=report.commit_topic,
             transactional_id=report.sink_id,
@@ -87,7 +87,7 @@ def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     if (earlier.owner and earlier.owner.producer) != (owner and owner.producer):
         yield f"another process fenced '{later.sink_id}' during the check"
     if owner is not None and is_open(owner.state):
-        yield f"'{later.sink_id}' has an open transaction: a decision is being written"
+        yield f"'{later.sink_id}' has an open transaction: a commit decision is being written"
     if _traces(earlier) != _traces(later):
         yield "transactions of tasks began, ended or grew during the check"
     for decision in (one.decision for one in later.decisions):
@@ -144,7 +144,7 @@ def _planned_actions(report: Report, request: RepairRequest) -> Iterator[str]:
     if report.needs_operator and not request.accept_loss:
         yield (
             f"keep the records of '{report.sink_id}' in topic '{report.commit_topic}', because "
-            "decisions remain unfinished"
+            "commit decisions remain unfinished"
         )
     else:
         yield f"remove every record of '{report.sink_id}' from topic '{report.commit_topic}'"
@@ -162,7 +162,7 @@ def _mark_action(report: DecisionReport, request: RepairRequest) -> str:
 def decision_text(decision: Decision) -> str:
     """Return a short description of a decision."""
     batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
-    return f"decision {decision.number} of query {decision.query_id}{batch}"
+    return f"commit decision {decision.number} of query {decision.query_id}{batch}"
 
 
 # --- the repair ---
@@ -198,7 +198,9 @@ def repair(
     if not request.forget:
         return
     if unfinished:
-        on_action(f"kept the decisions of '{sink_id}', because {len(unfinished)} are not finished")
+        on_action(
+            f"kept the commit decisions of '{sink_id}', because {len(unfinished)} are not finished"
+        )
         return
     _forget(client, topic, sink_id, owner)
     on_action(f"removed every record of '{sink_id}' from topic '{report.commit_topic}'")
@@ -274,8 +276,8 @@ def _forget(
     except ProducerFencedError as error:
         producer.abort()
         raise SinkFencedError(
-            f"The decisions of transactionalId '{sink_id}' were not removed. Either a query has "
-            "taken over the id again, or the transaction that removes them has timed out.",
+            f"The commit decisions of transactionalId '{sink_id}' were not removed. Either a query "
+            "has taken over the id again, or the transaction that removes them has timed out.",
             advice="Stop the query if it is running, and run the command again.",
             transactional_id=sink_id,
         ) from error
@@ -288,8 +290,8 @@ def _forget(
     if error_code is not ErrorCode.none:
         result = "timed out" if error_code is None else f"returned {error_code.name.upper()}"
         raise OutcomeUnknownError(
-            f"It is unknown whether the decisions of transactionalId '{sink_id}' were removed, "
-            f"because EndTxn {result}. Either all or none of them were removed.",
+            f"It is unknown whether the commit decisions of transactionalId '{sink_id}' were "
+            f"removed, because EndTxn {result}. Either all or none of them were removed.",
             advice="Run the command again.",
             transactional_id=sink_id,
         )

@@ -261,8 +261,8 @@ def _read(
         return None, error
     except AuthorizationError as error:
         raise AuthorizationError(
-            f"The principal is not allowed to read the decisions of transactionalId '{sink_id}'. "
-            f"{reason_of(error)}.",
+            "The principal is not allowed to read the commit decisions of transactionalId "
+            f"'{sink_id}'. {reason_of(error)}.",
             advice=f"Grant the principal READ on topic '{commit_topic}'. --recover and --forget "
             "also need WRITE.",
             topic=commit_topic,

@@ -84,7 +84,7 @@ def _owner(report: Report) -> str:
     activity = "no open transaction"
     if is_open(owner.state):
         is_writing = owner.state is TransactionState.ONGOING
-        activity = "is writing a decision" if is_writing else "is ending its transaction"
+        activity = "is writing a commit decision" if is_writing else "is ending its transaction"
     return (
         f"owner id={report.sink_id} producer_id={owner.producer.producer_id} "
         f"epoch={owner.producer.producer_epoch} state={owner.state.value}: {activity}"

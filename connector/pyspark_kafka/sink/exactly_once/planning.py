@@ -157,7 +157,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
         for query, state in states.items()
     }
     log.info(
-        "Fenced transactional id '%s' (%s). The last decisions are: %s",
+        "Fenced transactional id '%s' (%s). The latest commit decisions are: %s",
         sink_id,
         owner,
         _listing(last) or "none",
@@ -282,7 +282,7 @@ def _last(state: QueryState, lost: Sequence[Entry], unknown: UnknownOutcome | No
 
 def _listing(last: Mapping[str, LastDecision]) -> str:
     return ", ".join(
-        f"batch {each.batch_id} of query {query} (decision {each.number})"
+        f"batch {each.batch_id} of query {query} (commit decision {each.number})"
         for query, each in sorted(last.items())
     )
 

@@ -345,7 +345,7 @@ def _expired(
         "coordinators no longer have these transactions, and retention has deleted their "
         f"markers.{not_read} Nothing was changed.",
         advice="Read the topics with isolation.level=read_committed up to these offsets, and write "
-        "missing rows with another tool. Then mark the decision as finished with "
+        "missing rows with another tool. Then mark the commit decision as finished with "
         f"{operator_command(decision.sink_id, '--recover --accept-loss')}.",
         transactional_id=decision.sink_id,
     )
@@ -354,8 +354,8 @@ def _expired(
 def _name(decision: Decision) -> str:
     batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
     return (
-        f"Decision {decision.number} of query {decision.query_id}{batch} with transactionalId "
-        f"'{decision.sink_id}'"
+        f"Commit decision {decision.number} of query {decision.query_id}{batch} with "
+        f"transactionalId '{decision.sink_id}'"
     )
 
 
