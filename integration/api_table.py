@@ -25,7 +25,7 @@ _ABSENT = "-"
 _HEAD = """\
 # APIs and versions
 
-This page lists the API versions that `broker_ref` and Apache Kafka return for ApiVersions.
+This page lists the API versions in the ApiVersions responses of `broker_ref` and Apache Kafka.
 `python -m integration.api_table` writes this page, and a test compares it with both brokers.
 
 | key | API | {kafka} | broker_ref |

@@ -193,7 +193,7 @@ def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
 
 
 def response(api: str, version: int, /, **fields: Plain) -> Any:
-    """Return a response, for tests that act as a broker. Pass fields as for `request`."""
+    """Return a response for tests that act as a broker. Pass the fields as in `request`."""
     return _build(load_response_schema(api_key(api), version), fields)
 
 

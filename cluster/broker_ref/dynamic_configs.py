@@ -214,7 +214,7 @@ def check_dynamic_configs(
 
 
 def check_values(configs: Mapping[str, str]) -> None:
-    """Raise InvalidBrokerConfigError if no broker can apply a value.
+    """Raise InvalidBrokerConfigError if a value is invalid on every broker.
 
     Unknown configs are not checked. Whether a broker can apply a value also depends on the other
     configs of the broker.

@@ -390,7 +390,8 @@ class Faults:
     def now_ms(self, node_id: int, now_ms: int) -> int:
         """Return the current time of a node's clock.
 
-        After `hold_time`, return the time of the first call until the clock is released.
+        If `hold_time` has stopped the clock, the first call returns the current time, and later
+        calls return the same time until the clock is released.
         """
         if not self._held_times:
             return now_ms

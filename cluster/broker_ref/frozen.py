@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(**options: Any) -> Any:
-        """Return the standard `dataclass` decorator. `frozen` only makes instances hashable."""
+        """Return a `dataclass` decorator for which `frozen` only makes instances hashable."""
         if options.pop("frozen", False):
             options.setdefault("unsafe_hash", options.get("eq", True))
         return dataclasses.dataclass(**options)

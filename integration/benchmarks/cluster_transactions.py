@@ -46,8 +46,8 @@ Found = TypeVar("Found")
 class Failover:
     """The duration of a coordinator failover.
 
-    `total_s` is the time from the kill until the new coordinator responds. `loading_s` is the time
-    from the election of the new coordinator until it responds.
+    `total_s` is the time from the kill of the old coordinator until the new coordinator responds.
+    `loading_s` is the time from the election of the new coordinator until it responds.
     """
 
     total_s: float

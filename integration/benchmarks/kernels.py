@@ -47,7 +47,7 @@ _NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches(ABC):
-    """A side of a comparison that processes stored record batches.
+    """One side of a comparison, which processes stored record batches.
 
     `share` is the fraction of the records to process. It is lower for slow implementations.
     """
@@ -74,7 +74,7 @@ class StoredBatches(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(StoredBatches):
-    """A side of a comparison that decodes record batches to Arrow batches with all 7 columns."""
+    """One side of a comparison, which decodes record batches to Arrow batches of all 7 columns."""
 
     implementation: Implementation = "cython"
 
@@ -100,7 +100,7 @@ class Decoding(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum(StoredBatches):
-    """A side of a comparison that only calculates the CRC of all bytes with the kernel."""
+    """One side of a comparison, which only calculates the CRC of all bytes with the kernel."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         crc_of = importlib.import_module(_KERNEL).crc_of
@@ -111,7 +111,7 @@ class Checksum(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying(StoredBatches):
-    """A side of a comparison that copies all bytes, as `memcpy` does."""
+    """One side of a comparison, which copies all bytes, as `memcpy` does."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         copy = _scratch()
@@ -122,7 +122,7 @@ class Copying(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherClientDecoding(StoredBatches):
-    """A side of a comparison that decodes record batches with another client library.
+    """One side of a comparison, which decodes record batches with another client library.
 
     The client checks CRCs and creates an object per record.
     """
@@ -194,7 +194,7 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(ABC):
-    """A side of a comparison that encodes values as record batches.
+    """One side of a comparison, which encodes values as record batches.
 
     `share` is the fraction of the records to encode. It is lower for slow implementations.
     """
@@ -221,7 +221,7 @@ class Values(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding(Values):
-    """A side of a comparison that encodes Arrow batches as record batches."""
+    """One side of a comparison, which encodes Arrow batches as record batches."""
 
     implementation: Implementation = "cython"
 
@@ -245,7 +245,7 @@ class Encoding(Values):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherClientEncoding(Values):
-    """A side of a comparison that appends every record to another client's batch builder."""
+    """One side of a comparison, which appends every record to another client's batch builder."""
 
     client: Client
 
@@ -270,7 +270,7 @@ class OtherClientEncoding(Values):
 
 
 def repeated(work: Callable[[], int]) -> int:
-    """Repeat `work` until it has run long enough to be measured. Return the number of records."""
+    """Repeat `work` for long enough to be measured. Return the number of processed records."""
     until_s = time.perf_counter() + _MEASURED_S
     done = work()
     while time.perf_counter() < until_s:

@@ -76,7 +76,7 @@ class CpuMeter:
 
     @property
     def seconds(self) -> float:
-        """The CPU seconds up to the last poll, or the total after the context has exited."""
+        """The CPU seconds up to the last sample, or the total after the `with` block."""
         ticks = sum(last - self._first.get(pid, 0) for pid, last in self._last.items())
         return ticks / _CLOCK_TICKS
 

@@ -25,7 +25,7 @@ def discard_rows(rows: DataFrame) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRead:
-    """A side of a comparison that reads a topic to its end.
+    """One side of a comparison, which reads a topic to its end.
 
     `column` is the only column to read; None means all 7 columns.
     """
@@ -64,7 +64,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricatedRead:
-    """A side of a comparison that reads from a Python data source instead of Kafka.
+    """One side of a comparison, which reads from a Python data source instead of Kafka.
 
     The data source generates the same rows as a topic with `contents`.
     """

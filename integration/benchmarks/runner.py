@@ -39,7 +39,7 @@ class Extent:
 
 
 def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list[Result]:
-    """Run a case. Return the results of all its comparisons, including the errors of its sides."""
+    """Run a case. Return the result of each comparison, with its ratio or its error."""
     sides: dict[str, Side] = {OURS: case.ours, **case.peers}
     failures: dict[str, str] = {}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
@@ -120,7 +120,7 @@ def _median_cpu(samples: Sequence[Sample]) -> float | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return the last line of an error's Python traceback, or the first line of other errors."""
+    """Return the last line of the Python traceback in an error, or else its type and first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_python = [line for line in lines if _PYTHON_ERROR.match(line)]
     text = of_python[-1] if of_python else f"{type(error).__name__}: {' '.join(lines[:1])}"

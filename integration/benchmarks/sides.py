@@ -24,7 +24,7 @@ class VerifiableSide(Protocol):
     """A side whose runs cannot detect incomplete work."""
 
     def verify(self, resources: Resources, records: int) -> None:
-        """Raise `ValueError` if this implementation does not do all of the work.
+        """Raise `ValueError` if this implementation skips a part of the work.
 
         The runner calls this method once, before the first run.
         """

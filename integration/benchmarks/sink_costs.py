@@ -1,4 +1,4 @@
-"""Count the requests and bytes of exactly-once micro-batches, and time planning and commits.
+"""Measure the requests and bytes of exactly-once micro-batches, and the time to plan and commit.
 
     python -m integration.benchmarks.sink_costs --tasks 1 --tasks 200
 
@@ -231,7 +231,7 @@ class _Sink:
         )
 
     def restart(self, tasks: int) -> _Phase:
-        """Write the rows of a micro-batch without committing them, and plan the batch again."""
+        """Write a micro-batch without committing it, and measure the planning of its replay."""
         planned = plan(self._planner, self._exactly_once)
         self._work(planned, tasks)
         self._next_attempt += tasks
@@ -252,7 +252,7 @@ class _Sink:
         return sorted(found, key=lambda message: message.task.partition)
 
     def kept_bytes(self) -> int:
-        """Return the total size of the sink's last record for each key, excluding tombstones."""
+        """Return the total size of the sink's latest records, one per key, without tombstones."""
         kept = dict(self._records(0, lambda _: True))
         return _size_of((key, value) for key, value in kept.items() if value is not None)
 

@@ -33,7 +33,7 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A side of a comparison that reads a backlog with a streaming query, up to the last record."""
+    """One side of a comparison, which reads a backlog to its last record with a streaming query."""
 
     connector: Connector
     contents: Contents

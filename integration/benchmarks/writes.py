@@ -75,7 +75,7 @@ class BatchWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardingWrite:
-    """A side of a comparison that discards the rows with Spark's `noop` sink or a Python sink."""
+    """One side of a comparison, which discards rows with Spark's `noop` sink or a Python sink."""
 
     format: str
     value_bytes: int

@@ -59,7 +59,7 @@ def report(outcome: Outcome, *, has_timeline: bool = False) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chaos test with each seed. Return 1 if a run fails, and 0 otherwise.
 
-    A control run fails only if it does not complete.
+    A control run (`--control`) fails only if it does not complete.
     """
     parser = _parser()
     options = parser.parse_args(arguments)

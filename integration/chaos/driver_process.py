@@ -89,7 +89,7 @@ class DriverProcess:
                 _send(pid, signal.SIGKILL)
 
     def _stop(self) -> set[int]:
-        """Stop processes until no running process is found.
+        """Stop (SIGSTOP) the driver and its descendants, until no other descendant is found.
 
         Return the ids of all stopped processes.
         """

@@ -30,7 +30,7 @@ def count_events(directory: Path) -> Counter[str]:
 
 
 def count_errors(lines: Iterable[str]) -> Counter[str]:
-    """Count the query failures by the class of the sink's error, or `other error`."""
+    """Count the query failures by the sink's error class, and all others as `other error`."""
     found = (_OUR_ERROR.findall(line) for line in lines)
     return Counter(names[-1] if names else "other error" for names in found)
 

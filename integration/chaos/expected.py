@@ -33,7 +33,7 @@ class Difference:
 
 
 def copied_values(ends: Offsets) -> Counter[bytes]:
-    """Return the values of a complete copy of the source: the position of each record, once."""
+    """Return the values of a complete copy of the source: one `partition:offset` per record."""
     return Counter(
         f"{partition}:{offset}".encode()
         for partition, end in enumerate(ends)
@@ -45,8 +45,8 @@ def counted_values(batches: Iterable[Offsets], ends: Offsets) -> Counter[bytes]:
     """Return the values `key=count` that the aggregation writes in output mode `complete`.
 
     `batches` contains the end offsets of each micro-batch. Each micro-batch writes one row for each
-    key that occurs in the source before its end offsets. If the source has more records (up to
-    `ends`), the result includes the rows of one more micro-batch, which should have read them.
+    key that occurs in the source before its end offsets. If the last micro-batch does not end at
+    `ends`, the result also includes the rows that one more micro-batch, up to `ends`, must write.
     """
     known = list(batches)
     values: Counter[bytes] = Counter()

@@ -1,4 +1,4 @@
-"""The report of chaos runs as Markdown, with one table row per seed.
+"""A Markdown report on chaos runs, with one table row per seed.
 
 Invariant: every seed has a row, even if its run failed.
 """

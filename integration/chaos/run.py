@@ -1,4 +1,4 @@
-"""Performs the chaos run of one seed and returns its outcome.
+"""Performs the chaos run for one seed and returns its outcome.
 
 The run starts the cluster, the load and the query, injects faults, and calls the oracle. Invariant:
 the first fault starts after the query has started. The oracle is called only after all faults are

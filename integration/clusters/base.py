@@ -133,7 +133,7 @@ class Cluster(Protocol):
     def start_broker(self, broker_id: int) -> None:
         """Restart a broker with the same port and directory.
 
-        Returns when the broker serves requests and is in the metadata of all other running brokers.
+        Returns once the broker serves requests and is in the metadata of all other running brokers.
         The controller must be running. After a kill, the restart may take as long as
         `broker.session.timeout.ms`.
         """

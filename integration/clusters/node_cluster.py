@@ -67,7 +67,7 @@ class Node(Protocol):
         """Start the node and return immediately."""
 
     def terminate(self) -> None:
-        """Request a clean stop and return immediately.
+        """Request a clean shutdown and return immediately.
 
         The caller must call `stop` or `kill` afterwards.
         """

@@ -1,4 +1,4 @@
-"""A node of a cluster as a child process that can be restarted.
+"""A cluster node that runs as a child process and can be restarted.
 
 Starts the process and writes its output to a file. Stops, kills, pauses and resumes it by its
 process id. Invariant: the child process does not run after `close`. If the parent process is

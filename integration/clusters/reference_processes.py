@@ -33,7 +33,7 @@ class ReferenceProcessesCluster(NodeCluster):
         security: Security | None = None,
         program: Sequence[str] = ("-m", "broker_ref"),
     ) -> None:
-        """Start the cluster. `program` contains the arguments for Python to run `broker_ref`."""
+        """Start the cluster. `program` contains the Python arguments that run `broker_ref`."""
         self._program = tuple(program)
         self._configs = {**reference.settings(brokers), **(configs or {})}
         self._racks = dict(racks or {})

@@ -131,7 +131,7 @@ class SecuredListeners:
     def configs_with_free_ports(self) -> Mapping[str, str]:
         """Return configs that make each broker listen on free ports.
 
-        Call `set_ports` with these ports after the broker has started.
+        Call `set_ports` with the actual ports after the broker has started.
         """
         addresses = dict.fromkeys(("PLAINTEXT", *self.names), "127.0.0.1:0")
         return self._security.broker_configs(addresses, self.certificates)
@@ -197,7 +197,7 @@ class Certificates:
         return path
 
     def pkcs12(self, pem: Path, password: str) -> Path:
-        """Store the key and the certificate of a PEM file in a PKCS#12 file. Return its path."""
+        """Store the key and certificate from a PEM file in a PKCS#12 file, and return its path."""
         path = pem.with_suffix(".p12")
         key = load_pem_private_key(pem.read_bytes(), None)
         chain = x509.load_pem_x509_certificates(pem.read_bytes())

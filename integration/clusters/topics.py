@@ -112,7 +112,7 @@ def create_topic(
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
     """Increase the number of partitions of a topic to `partitions`.
 
-    Returns when the partition leaders serve requests. Raises `TopicCreationError` under the same
+    Returns once the partition leaders serve requests. Raises `TopicCreationError` under the same
     conditions as `create_topic`.
     """
     with RawConnection(bootstrap_server) as connection:

@@ -227,7 +227,7 @@ class DriverRun:
         self._running: set[Process] = set()
 
     def run(self) -> DriverOutcome:
-        """Run batches from the checkpoint until all batches are completed or the run fails."""
+        """Run the uncompleted batches in order until all are completed or the run fails."""
         until = self.workload.batches if self.until is None else self.until
         try:
             for batch in range(self.checkpoint.done, until):

@@ -1,7 +1,7 @@
 """A failpoint hook that kills one Python process of a Spark application per failpoint.
 
-The environment variable `PYSPARK_KAFKA_FAILPOINTS` names `kill_once` in all processes of the
-application. Invariant: at each configured failpoint, exactly one process is killed.
+In all processes of the application, the environment variable `PYSPARK_KAFKA_FAILPOINTS` selects
+`kill_once` as the hook. Invariant: at each configured failpoint, exactly one process is killed.
 """
 
 from __future__ import annotations

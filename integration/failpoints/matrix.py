@@ -147,9 +147,9 @@ def cases(recordings: Iterable[Recording]) -> list[Case]:
 
     The cases cover every failpoint and every gap between two requests. Within a gap, a process
     changes no external state. Therefore, only one failpoint per gap is tested with all failure
-    modes. Each other failpoint is tested once, in one scenario. A read-only request does not change
-    external state. Therefore, in the gap after such a request, the process only raises an error and
-    is not killed. The error is tested because error handling depends on the step.
+    modes. Each of the other failpoints is tested once, in one scenario. A read-only request does
+    not change external state. Therefore, in the gap after such a request, the process only raises
+    an error and is not killed. The error is tested because error handling depends on the step.
     """
     found: list[Case] = []
     known: set[str] = set()

@@ -163,7 +163,7 @@ class ForkServer:
             raise
 
     def warm_up(self, function: str, *arguments: object) -> bytes:
-        """Run a function in the server itself. The server's children inherit all loaded modules."""
+        """Run a function in the server process. Its child processes inherit all loaded modules."""
         with Client(self._path, family="AF_UNIX") as connection:
             connection.send(Call(function=function, arguments=arguments, warms_up=True))
             outcome = connection.recv()

@@ -124,7 +124,7 @@ class Scenario:
 
     @property
     def wakes(self) -> tuple[Wake, ...]:
-        """Return when processes that stall in this scenario wake."""
+        """Return the points at which the stalled processes of this scenario wake."""
         if self.wraps:
             return (Wake.BEFORE_VERIFICATION, Wake.AFTER_DECISION)
         return (Wake.AFTERWARDS, Wake.BEFORE_DECISION)

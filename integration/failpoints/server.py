@@ -2,7 +2,7 @@
 
 A forked process starts quickly and inherits all imported modules. Invariant: child processes share
 only imported modules and the results of warm-ups. When the server's stdin is closed, all child
-processes end, including those that are stopped.
+processes end, including those that are stopped (SIGSTOP) at a failpoint.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A session: the fork server and the lanes of a cluster, which all cases share.
+"""A session: a fork server and the lanes (`Lane`) of a cluster, which all test cases share.
 
-Invariant: the server's warm-up writes to its own topic.
+Invariant: the warm-up of the fork server writes to its own topic.
 """
 
 from __future__ import annotations

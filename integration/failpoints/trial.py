@@ -1,9 +1,9 @@
 """A trial, which runs a scenario in one or more driver runs and then calls the oracle.
 
-Invariant: a trial passes only under these conditions:
+Invariant: a trial passes only if all of these conditions are met:
 
 - Every fault was injected, and no driver run failed without a fault.
-- A consumer reads each row once.
+- A consumer reads each row exactly once.
 - `integration.sink_model` allows the steps and requests of every process.
 """
 
@@ -180,7 +180,7 @@ class Trial:
         With `wraps`, both batches must use the same generation of transactional ids. The
         generations repeat after `GENERATIONS` epochs. Each batch raises the epoch by one or two,
         depending on the transaction version. If the successor is another driver run, the epoch is
-        raised two more times: by the stalled driver run or abort, and by the successor.
+        raised two more times: once by the stalled process and once by its successor.
         """
         if not self.scenario.wraps:
             return 1
@@ -241,9 +241,9 @@ class Trial:
             raise DeliveryError("a zombie has failed a batch of the owner of the sink id")
 
     def _has_fenced_since(self, ended: Set[ProcessKey]) -> bool:
-        """Return whether the zombie's driver run has fenced the sink id after the zombie woke.
+        """Return whether the zombie's driver run has fenced the sink id since the zombie woke up.
 
-        `ended` contains the processes that ended before the zombie woke.
+        `ended` contains the processes that ended before the zombie woke up.
         """
         (injection,) = self.injections
         for process_key in self.reached.keys() - ended:

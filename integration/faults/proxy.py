@@ -314,7 +314,7 @@ class TcpProxy:
         frame: _Frame,
         start: bytes,
     ) -> None:
-        """Forward a frame in chunks. `start` is the part after the prefix that was already read."""
+        """Forward a frame in chunks. `start` contains the bytes that were read after the prefix."""
         await asyncio.sleep(self._delay_s[way])
         await self._send(writer, way, frame.prefix + start)
         left = frame.length - len(start)

@@ -1,8 +1,9 @@
 """The classes that define a test case: queries, steps, and relations between the outcomes.
 
-A case contains a query, whose options are passed to both connectors, and the expected relation of
-their outcomes: both accept the query and behave the same, both reject it, or they differ.
-Invariant: the case for a deviation states the reason and exactly what each connector does.
+A case contains a query, whose options are passed to both connectors, and the expected relation
+between the outcomes of the connectors: both accept the query and behave the same, both reject it,
+or they differ. Invariant: a case that specifies a deviation states the reason and exactly
+what each connector does.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def spark_refuses(reason: str, **ours: Any) -> Expected:
 
 
 def different(reason: str, **aspects: tuple[Any, Any]) -> Expected:
-    """Expect that exactly `aspects` differ. Each is a pair: Spark's value and our value."""
+    """Expect exactly the given aspects to differ. Each value is a pair: Spark's value and ours."""
     return Expected(relation=Relation.DIFFERENT, aspects=aspects, reason=reason)
 
 
@@ -101,7 +102,7 @@ def different(reason: str, **aspects: tuple[Any, Any]) -> Expected:
 class Run:
     """A step that runs the query to its end. A streaming query starts from its checkpoint.
 
-    `options` replace options of the case.
+    `options` overrides options of the case.
     """
 
     options: Mapping[str, Value] = field(default_factory=dict)
@@ -226,7 +227,7 @@ def case(
     kinds: tuple[Kind, ...] | None = None,
     **fields: Any,
 ) -> CaseTemplate:
-    """Return a template from which `about` creates cases. `fields` are fields of `Case`."""
+    """Return a template from which `about` creates cases. `fields` are more fields of `Case`."""
     return CaseTemplate(title, options or {}, expected, kinds, fields)
 
 

@@ -32,10 +32,10 @@ sample with at least one case of each deviation and of each kind of query.
 
 This table contains one row for each option, column and setting in
 [Spark's Kafka integration guide](https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html),
-followed by one row for each other feature. Each cell contains the number of cases in which both
-connectors return the same result (*same*), reject the query (*rejected*), or behave differently
-([*different*](#deviations)). If both connectors reject a query, `pyspark_kafka` rejects it at least
-as early as Spark's connector does.
+followed by one row for each of the other features. Each cell contains the number of cases in which
+both connectors return the same result (*same*), reject the query (*rejected*), or behave
+differently ([*different*](#deviations)). If both connectors reject a query, `pyspark_kafka` rejects
+it at least as early as Spark's connector does.
 
 """
 

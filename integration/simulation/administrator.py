@@ -65,7 +65,7 @@ class Administrator:
         every_ms: int,
         until_ms: int,
     ) -> None:
-        """Elect each of these replicas as leader in turn, if it is in sync, until `until_ms`."""
+        """Elect the in-sync replicas in `replicas` as leader in turn, until `until_ms`."""
         self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
     def reassign(

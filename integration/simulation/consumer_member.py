@@ -9,7 +9,7 @@ Kafka's `ConsumerHeartbeatRequestManager` and `ConsumerMembershipManager`. Check
 - A committed offset is never lost and never decreases.
 
 The coordinator assigns a partition to another member only after the owner has released the
-partition, has left, or has sent no heartbeat for the session timeout. Therefore, two members can
+partition, has left, or has sent no heartbeat within the session timeout. Therefore, two members can
 own a partition only if the last successful heartbeat of the first owner is older than the session
 timeout. A heartbeat to a broker that has been replaced as coordinator does not count as successful.
 As in Kafka, such a broker accepts heartbeats until it receives metadata with another leader.

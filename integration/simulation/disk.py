@@ -2,11 +2,11 @@
 
 Implements `Storage` for simulated nodes. `lose_power` preserves flushed data and a random prefix of
 the unflushed data, whose last bytes may be torn. Files that were never flushed may disappear. A
-truncation that was not flushed may be undone. The removal of a directory or of some of its files
-may also be undone. Atomic writes, and renames and removals of files, are durable, as `Storage`
-requires. Renames of directories are also durable, although `Storage` does not require this. With
-`crash_after`, the process crashes in the middle of a step, at a disk operation. Invariant: if only
-the process ends, no data is lost.
+truncation that was not flushed may be undone. The removal of a directory may also be undone, for
+all or some of its files. Atomic writes, and renames and removals of single files, are durable, as
+`Storage` requires. Renames of directories are also durable, although `Storage` does not require
+this. With `crash_after`, the process crashes in the middle of a step, at a disk operation.
+Invariant: if only the process ends, no data is lost.
 """
 
 from __future__ import annotations

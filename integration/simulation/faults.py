@@ -1,9 +1,9 @@
 """Inject a plan's faults into a simulated cluster, and repair them.
 
-This module implements each kind of fault. It prevents one situation in which Kafka loses records
-too: a disk loses committed records, and no other replica with these records is eligible to become
-the leader. Therefore, unless every append is flushed, a broker loses power only under conditions
-that depend on `min.insync.replicas`:
+This module implements each kind of fault. It prevents one situation in which Kafka would also
+lose records: a disk loses committed records, and no other replica with these records is eligible to
+become the leader. Therefore, unless every append is flushed, a broker loses power only under
+conditions that depend on `min.insync.replicas`:
 
 - If `min.insync.replicas` is 1, all other brokers must be running and in sync. No other fault is
   injected until the broker has restarted and all replicas are in sync.
@@ -108,7 +108,7 @@ class Faults:
     def _restart_with_offline_partitions(self) -> None:
         """Restart one broker that has offline partitions, if any.
 
-        A partition is offline because the broker could not create its log while the disk failed.
+        A partition is offline because a disk fault prevented the broker from creating its log.
         """
         for broker_id in self._settings.broker_ids:
             node = self._cluster.broker(broker_id)
@@ -184,7 +184,7 @@ class Faults:
         return led[fault.number % len(led)] if led else None
 
     def _until_ms(self, lasts_ms: int) -> int:
-        """Return the end of a fault that starts now. No fault lasts beyond `FAULTS_END_MS`."""
+        """Return the end time of a fault that starts now. No fault lasts beyond `FAULTS_END_MS`."""
         return min(self._event_queue.now_ms + lasts_ms, START_MS + FAULTS_END_MS)
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:

@@ -118,7 +118,7 @@ def name_of(value: bytes) -> str:
 
 
 class CommittedLog:
-    """The committed records of a partition. The values of internal topics are not checked."""
+    """The committed records of a partition. Record values in internal topics are not checked."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class CommittedLog:
 
 
 def name_of_log(metadata: PartitionMetadata) -> TopicPartition:
-    """Return the key of a partition's `CommittedLog`, which distinguishes recreated topics."""
+    """Return the key of a partition's `CommittedLog`, which differs after a topic is recreated."""
     topic = metadata.topic
     if topic == RECREATED_TOPIC:
         topic = f"{topic}@{metadata.topic_id}"
@@ -319,7 +319,7 @@ class InvariantChecker:
     """Checks every replica after each step of its broker.
 
     `__consumer_offsets` has `offsets_partitions` partitions. If the internal topics are compacted,
-    only the ends of their logs are checked.
+    only the end offsets of their logs are checked.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class InvariantChecker:
         return found
 
     def acknowledged_in_any(self, partition: TopicPartition, value: bytes, offset: int) -> None:
-        """Check that an acknowledged record is committed in a topic with the given name."""
+        """Check that a record is committed at its acknowledged offset in a topic with this name."""
         origin = self._origins.get(value)
         if origin is None or self.of(origin).offset_of(value) != offset:
             raise InvariantViolationError(

@@ -44,7 +44,7 @@ def was_replaced(checker: InvariantChecker, group_id: str, broker_id: int) -> bo
 
 
 class AcknowledgedOffsets:
-    """The acknowledged commits of one partition, each with the step of its acknowledgment."""
+    """The commits of one partition, each with the simulation step in which it was acknowledged."""
 
     def __init__(self, checker: InvariantChecker) -> None:
         self._checker = checker

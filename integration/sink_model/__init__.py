@@ -10,7 +10,7 @@ environment        defines all other actions: timeouts, delayed requests, marker
 cluster            applies the effects of requests; coordinator models the transaction coordinator
 state              defines the state; labels defines the values of the program counter
 canonicalization   merges symmetric states; pruning removes unobservable parts of a state
-liveness           checks that a new driver finishes from every state
+liveness           checks that a new driver always finishes, starting from any state
 trace_validation   replays the steps and requests of the code as actions of the model
 mutations          lists deliberate errors in the protocol
 """

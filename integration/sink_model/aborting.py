@@ -55,7 +55,7 @@ def look(action: DriverAction) -> Transitions:
 
 
 def end_decision(action: DriverAction) -> Transitions:
-    """Send EndTxn(abort) for the open decision of the batch, with transaction version 1."""
+    """Send EndTxn(abort) for the open transaction of the decision (transaction version 1)."""
     owner = action.driver.owner
     at = labels.ABORT_FENCE
     if action.case.mutation == ABORT_WITHOUT_FENCING:
@@ -98,8 +98,8 @@ def fence(action: DriverAction) -> Transitions:
 def _check_not_rejected(action: DriverAction) -> None:
     """Check that InitProducerId does not abort the batch's own decision (`transaction.version` 1).
 
-    If InitProducerId aborted the decision, the coordinator would reject the retry of this request,
-    and abort() would leave the tasks' transactions open.
+    If InitProducerId aborted the decision, the coordinator would reject the driver's retry of
+    InitProducerId, and abort() would leave the tasks' transactions open.
     """
     sink_id, owner = action.state.sink_id, action.driver.owner
     is_own = (sink_id.epoch, sink_id.status) == (owner, ONGOING)

@@ -76,7 +76,7 @@ class Case:
 
     @property
     def ids_are_unique(self) -> bool:
-        """Whether each task attempt has its own id, and InitProducerId requests are not delayed."""
+        """Whether each task attempt has its own id and no InitProducerId request is delayed."""
         return not (self.ids_wrap or self.same_ids or self.late_inits)
 
     def generation(self, run: int, batch: int, unfinished: Container[int]) -> int:

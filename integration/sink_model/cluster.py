@@ -232,7 +232,7 @@ def end_decision(case: Case, state: State, epoch: int, *, is_commit: bool) -> tu
 
 
 def time_out_decision(case: Case, state: State) -> State:
-    """Let the coordinator abort an open decision after its timeout."""
+    """Let the coordinator abort the open transaction of a decision after its timeout."""
     return _with_sink_id(case, state, coordinator.fenced(state.sink_id, case.version))
 
 
@@ -265,7 +265,7 @@ def _with_sink_id(case: Case, state: State, after: TransactionalId) -> State:
 
 
 def _decided(state: State) -> State:
-    """Record that the batch is decided: PREPARE_COMMIT has been written for its decision."""
+    """Record that the batch is decided: the coordinator has written PREPARE_COMMIT."""
     decision = next(each for each in state.log if each.is_open and each.query != NONE)
     query, batch = decision.query, decision.batch
     for record in state.log:

@@ -1,11 +1,11 @@
-"""A model of Kafka's transaction coordinator, with all behavior that the protocol can observe.
+"""A model of Kafka's transaction coordinator, with all behavior that the sink can observe.
 
 It models the effect of each request on a transactional id, and the response. Invariant: only the
 functions of this module change the state of a transactional id. `REFUSED` represents all error
 codes after which the outcome is unknown.
 
-The conformance tests check the same behavior on Apache Kafka. With both transaction versions, they
-check the producer epoch after EndTxn, after fencing and after a timeout. They also check the
+The conformance tests check the same behavior against Apache Kafka. With both transaction versions,
+they check the producer epoch after EndTxn, after fencing and after a timeout. They also check the
 responses to an InitProducerId request with an epoch and to a repeated EndTxn request. Transaction
 version 2 uses EndTxn version 5, and transaction version 1 uses EndTxn version 4.
 """

@@ -65,7 +65,7 @@ def compare(action: DriverAction) -> Transitions:
 
 
 def _after_comparison(action: DriverAction, state: State, *, is_finished: bool = False) -> State:
-    """Decide the batch again if its tasks have rewritten exactly the lost transactions."""
+    """Decide the batch again if the tasks rewrote exactly the rows of the lost transactions."""
     works = action.works(state)
     if any(work.to_do for work in works):
         return state

@@ -91,13 +91,13 @@ class DriverAction:
         return [part.works[self.number] for part in state.partitions]
 
     def spend_lost_response(self, state: State) -> State:
-        """Return the state after one of the permitted lost responses or delays has been used."""
+        """Return the state in which one fewer request can be delayed or lose its response."""
         return state._replace(
             faults=state.faults._replace(lost_responses=state.faults.lost_responses - 1)
         )
 
     def delay(self, state: State, kind: int, first: int, second: int = 0) -> State:
-        """Return the state with a delayed request that affects the sink id or marks a decision."""
+        """Return the state with a delayed request for the sink id or a delayed finished record."""
         request = LateRequest(kind, first, second)
         return self.spend_lost_response(state._replace(late=tuple(sorted((*state.late, request)))))
 

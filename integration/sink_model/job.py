@@ -54,7 +54,7 @@ def start(case: Case, batch: int) -> Driver:
 def launch_tasks(action: DriverAction, state: State) -> State:
     """Launch the tasks after planning.
 
-    `role` is `TO_REWRITE` if planning found that an entry was lost.
+    In partitions in which planning found a lost entry of the query, `role` is `TO_REWRITE`.
     """
     case, driver = action.case, action.driver
     lost = [part.works[action.number].role == TO_REWRITE for part in state.partitions]

@@ -145,7 +145,7 @@ def roll_forward(action: DriverAction) -> Transitions:
 
 
 def _after_roll_forward(action: DriverAction, state: State) -> State:
-    """If all outcomes are known, continue with marking decisions as finished or with the sweep."""
+    """If all outcomes are known, proceed to mark decisions as finished, or else to sweep."""
     driver = state.drivers[action.number]
     works = action.works(state)
     if driver.pc != labels.PLAN_ROLL_FORWARD or any(work.to_do for work in works):

@@ -189,7 +189,7 @@ def _end(action: DriverAction, index: int, listed: Listed) -> Transitions:
 
 
 def _init(action: DriverAction, index: int, listed: Listed) -> Transitions:
-    """Send InitProducerId. The request bumps the epoch of the id, whatever the epoch is."""
+    """Send InitProducerId, which bumps the epoch of the task's id regardless of its value."""
     case, task_id = action.case, listed.task_id
     state, response, _ = init_task_id(case, action.state, index, task_id, BY_SWEEP)
     name = f"partition {index}, id {task_id}"

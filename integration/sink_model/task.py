@@ -68,7 +68,7 @@ _GIVE_UP = Step.TASK_GIVE_UP.title
 
 
 def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: bool) -> int:
-    """Return a task's role (`task.check`). `last` is the last decided batch of the query."""
+    """Return what a task must do (`task.check`). `last` is the last decided batch of the query."""
     if batch < last or (batch > last and any_is_lost):
         return TO_REFUSE
     if batch == last:
@@ -134,7 +134,7 @@ class _AttemptAction:
             self.can_decide = state.sink_id.epoch == attempt.owner
 
     def look(self) -> Iterator[Transition]:
-        """Check the owner of the sink id before InitProducerId (only with a mutation)."""
+        """Check the owner of the sink id before InitProducerId (only with LOOK_BEFORE_INIT)."""
         phase = LOOKED if self.can_decide else FAILED
         yield f"{self}: {self._looked}", self._goes_to(self.state, phase, NONE)
 
@@ -176,7 +176,7 @@ class _AttemptAction:
             yield f"{text}; a copy of InitProducerId is delayed", after
 
     def produce(self) -> Iterator[Transition]:
-        """Write all rows or half of them. Return the message after the last row, or fail."""
+        """Write all or half of the rows. Return the task's message after the last row, or fail."""
         case, attempt, epoch = self.case, self.attempt, self.attempt.epoch
         is_second = attempt.phase == HALF_PRODUCED
         rows = case.row(case.queries[attempt.run], attempt.batch, int(is_second))

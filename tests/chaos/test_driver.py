@@ -46,12 +46,12 @@ def test_a_replaced_driver_is_resumed_and_ends_with_an_error(
 
 def test_a_replaced_driver_that_succeeds_fails_the_run(driver: Driver, tmp_path: Path) -> None:
     (tmp_path / "succeeds").touch()
-    with pytest.raises(AssertionError, match="driver 1 succeeded"):
+    with pytest.raises(AssertionError, match=r"\b1\b"):
         replace(driver)
 
 
 def test_a_replaced_driver_that_does_not_end_fails_the_run(driver: Driver) -> None:
-    with pytest.raises(DriverTimeoutError, match="driver 1 did not end"):
+    with pytest.raises(DriverTimeoutError, match=r"\b1\b"):
         replace(driver, end_timeout_s=0.0)
 
 

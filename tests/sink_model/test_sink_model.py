@@ -28,16 +28,21 @@ def documented_states() -> dict[str, int]:
     return {name: int(states.replace(",", "")) for name, states in found}
 
 
-def marks_by_size(case: Case) -> list[pytest.MarkDecorator]:
+def marks_by_size(case: Case, *, full_from: int) -> list[pytest.MarkDecorator]:
     states = documented_states()[case.name]
-    return [pytest.mark.full] if states >= HUGE else [pytest.mark.slow] if states >= LARGE else []
+    if states >= full_from:
+        return [pytest.mark.full]
+    return [pytest.mark.slow] if states >= LARGE else []
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "case",
     [
-        *(pytest.param(case, id=case.name, marks=marks_by_size(case)) for case in SMALL),
+        *(
+            pytest.param(case, id=case.name, marks=marks_by_size(case, full_from=HUGE))
+            for case in SMALL
+        ),
         *(
             pytest.param(case, id=case.name, marks=[pytest.mark.full, pytest.mark.sampled])
             for case in FULL
@@ -55,7 +60,9 @@ def test_the_invariants_hold(case: Case) -> None:
 @pytest.mark.parametrize(
     ("mutation", "found"),
     [
-        pytest.param(mutation, found, id=mutation, marks=marks_by_size(ALL[found.case]))
+        pytest.param(
+            mutation, found, id=mutation, marks=marks_by_size(ALL[found.case], full_from=LARGE)
+        )
         for mutation, found in FOUND_BY.items()
     ],
 )

@@ -159,7 +159,7 @@ def on_transactional_id(operation: AclOperation) -> Requirement:
 class Api(Generic[Context]):
     """An API key with its supported versions, its request class and its handler.
 
-    The handler's first argument is a `Broker`, or on the controller a `ControllerContext`.
+    The handler's first argument is a `Broker`, or a `ControllerContext` on the controller.
     `requires` contains the required permissions in the order in which Kafka checks them. Handlers
     check all other permissions. `validate` raises MalformedRequestError for a message that Kafka
     cannot decode. The node then closes the connection. `advertised_from` is set if the lowest

@@ -65,9 +65,9 @@ class DelayedFetch:
     partitions: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
     absent: PartitionResponses = field(default_factory=dict)
     _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
-    """Partitions without changes. They are not read until they change."""
+    """Partitions unchanged since the last response. They are not read until they change."""
     _watched: dict[PartitionPlace, None] = field(default_factory=dict)
-    """Partitions without changes that the session watches."""
+    """Unchanged partitions that the session watches."""
     _by_key: dict[Hashable, list[CachedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
     """The log positions of the fetch offsets when the wait started."""
@@ -129,7 +129,7 @@ class DelayedFetch:
         return self._response(self._read(), now_ms)
 
     def _find_idle(self, now_ms: int) -> None:
-        """Find the partitions without changes.
+        """Find the partitions that have not changed since the last response.
 
         If the client is a follower, update its fetch state in these partitions.
         """
@@ -158,7 +158,7 @@ class DelayedFetch:
     def _watch(self) -> None:
         """Store the keys of the partitions to wait for.
 
-        For partitions without changes, also store the log position of the fetch offset.
+        For unchanged partitions, also store the log position of the fetch offset.
         """
         for place, cached in self.partitions.items():
             if place in self._watched:

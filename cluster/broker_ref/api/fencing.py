@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 
 def producer_fenced_code(error_code: ErrorCode, *, version: int, first_version: int) -> ErrorCode:
-    """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH before API version `first_version`."""
+    """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH if `version` is below `first_version`."""
     if version < first_version and error_code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     return error_code

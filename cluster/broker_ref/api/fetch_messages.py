@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_session_cache import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions to read in a topic. Requests contain topic ids from version 13 on."""
+    """The partitions to read in a topic. From version 13 on, requests contain topic ids."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""
@@ -30,7 +30,7 @@ class FetchTopic:
 class ForgottenTopic:
     """The partitions of a topic that the client removes from a session.
 
-    Requests contain topic ids from version 13 on.
+    From version 13 on, requests contain topic ids.
     """
 
     partitions: tuple[int, ...]

@@ -86,7 +86,7 @@ class PartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """The batches of a topic. Requests contain topic ids from version 13 on."""
+    """The batches of a topic. From version 13 on, requests contain topic ids."""
 
     partition_data: tuple[PartitionData, ...]
     name: str = ""

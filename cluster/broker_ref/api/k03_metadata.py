@@ -151,7 +151,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
 
 
 def _is_allowed(topic: RequestedTopic, version: int) -> bool:
-    """Return whether the request version supports topic ids or the topic has only a name."""
+    """Return True if the topic has only a name, or if the request version supports topic ids."""
     return version >= FIRST_VERSION_BY_TOPIC_ID or (
         topic.name is not None and topic.topic_id == ZERO_UUID
     )

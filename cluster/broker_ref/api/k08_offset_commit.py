@@ -52,7 +52,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTopic:
-    """The offsets of a topic. Requests contain topic ids from version 10 on."""
+    """The offsets of a topic. From version 10 on, requests contain topic ids."""
 
     partitions: tuple[CommittedPartition, ...]
     name: str = ""

@@ -15,7 +15,7 @@ an open transaction is UNSTABLE_OFFSET_COMMIT. Without `require_stable`, the bro
 replicated offset that was committed before the transaction.
 
 If a member of a consumer group sends an epoch other than its current epoch, the error is
-STALE_MEMBER_EPOCH (version 9, KIP-848). Requests contain topic ids from version 10 on. The error
+STALE_MEMBER_EPOCH (version 9, KIP-848). From version 10 on, requests contain topic ids. The error
 for an unknown topic id is UNKNOWN_TOPIC_ID. If the offset of a partition was committed for another
 topic id, for example that of a deleted topic with the same name, offset -1 is returned. Source:
 `kafka.server.KafkaApis.handleOffsetFetchRequest`, `OffsetMetadataManager.fetchOffsets` and
@@ -44,7 +44,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """The requested partitions of a topic. Requests contain topic ids from version 10 on."""
+    """The requested partitions of a topic. From version 10 on, requests contain topic ids."""
 
     partition_indexes: tuple[int, ...]
     name: str = ""
@@ -55,7 +55,7 @@ class RequestedTopic:
 class RequestedGroup:
     """A group and the requested partitions. If `topics` is None, all partitions are requested.
 
-    Members of consumer groups send their id and epoch from version 9 on.
+    From version 9 on, members of consumer groups send their member id and member epoch.
     """
 
     group_id: str
@@ -66,7 +66,7 @@ class RequestedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest:
-    """An OffsetFetch request for one group. From version 8 on, it contains `groups` instead."""
+    """An OffsetFetch request for one group or, from version 8 on, for all groups in `groups`."""
 
     group_id: str = ""
     topics: tuple[RequestedTopic, ...] | None = None

@@ -101,7 +101,7 @@ class DelayedDeleteRecords:
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
     def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
-        """Return the response if all low watermarks have reached their required offsets."""
+        """Return the response if each low watermark has reached the offset required for it."""
         del now_ms
         waiting = False
         for status in self._all_statuses():

@@ -93,7 +93,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedAdditions:
-    """A request that is waiting until the coordinator has written the additions to its log."""
+    """A request that is waiting until the coordinator has logged the added partitions."""
 
     additions: tuple[Addition, ...]
     respond: Callable[[list[tuple[str, Codes]]], AddPartitionsToTxnResponse]

@@ -95,9 +95,9 @@ class DelayedMarkers:
     statuses: tuple[MarkerStatus, ...]
 
     def try_complete(self, now_ms: int) -> WriteTxnMarkersResponse | None:
-        """Return the response if all outcomes are known.
+        """Return the response if the outcomes of all markers are known.
 
-        Known outcomes are stored and do not change.
+        An outcome that is known is stored and does not change.
         """
         del now_ms
         waiting = False

@@ -155,7 +155,10 @@ class ValidatedCommit:
         return respond_to(reply, self.respond)
 
     def respond(self, outcome: ErrorCode) -> TxnOffsetCommitResponse:
-        """Return the response for an error code from the group coordinator or the verification."""
+        """Return the response for an error code.
+
+        The error code is from the group coordinator or the verification of the transaction.
+        """
         outcome = self._known_to_client(outcome)
         return TxnOffsetCommitResponse(
             topics=tuple(

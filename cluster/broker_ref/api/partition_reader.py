@@ -88,7 +88,8 @@ class PartitionReader:
     def locate(self, cached: CachedPartition) -> Partition:
         """Return the partition to read.
 
-        Before version 11, consumers can read only from leaders. Followers always read from leaders.
+        Before Fetch version 11, consumers can read only from leaders. Followers always read from
+        leaders.
 
         Raises: ApiError if this broker cannot serve the partition or the leader epoch in the
         request does not match.

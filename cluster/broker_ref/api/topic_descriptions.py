@@ -43,7 +43,7 @@ def describe_topic_configs(
 def printed_topic_configs(
     configs: DynamicBrokerConfig, own: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
-    """Return all configs of a topic. Each value is parsed and printed as in Kafka.
+    """Return all configs of a topic. Each value is parsed and formatted as in Kafka.
 
     The values of synonyms from broker configs are returned unchanged.
     """

@@ -53,8 +53,8 @@ class VerifiedBatch:
 class _DelayedVerification:
     """A Produce request that is waiting for the transaction coordinator's reply.
 
-    While the previous transaction of the producer is being completed, the verification is repeated
-    for a limited time. Repeating the verification is cheaper than a retry by the producer.
+    While the coordinator is completing the producer's previous transaction, the broker repeats its
+    request to the coordinator for a limited time. This is cheaper than a retry by the producer.
     """
 
     broker: Broker

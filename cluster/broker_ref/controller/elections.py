@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def of(cls, partition: PartitionMetadata, *, isr: Replicas | None = None) -> Target:
-        """Return a partition's current state as its target, with a new ISR if `isr` is set."""
+        """Return a target equal to the current state, with a different ISR if `isr` is set."""
         return cls(
             isr=partition.isr if isr is None else isr,
             replicas=partition.replicas,
@@ -84,7 +84,7 @@ def change_partition(
     target: Target | None = None,
     unclean_shutdown: int = NO_LEADER,
 ) -> PartitionChangeRecord | None:
-    """Return the record that elects a leader and changes `partition` to the target.
+    """Return the record that elects a leader and brings `partition` into the state `target`.
 
     `min_isr` is the effective `min.insync.replicas`, or None if eligible leader replicas are
     disabled. `unclean_shutdown` is the id of a broker that has restarted without a clean shutdown.
@@ -138,8 +138,9 @@ def leader_and_isr_updates(
     """Return the partition changes that result from a change to a broker's state.
 
     `broker_to_remove` loses leadership and is removed from all ISRs, even if the broker is active
-    in the metadata. `unclean_shutdown` is also removed from the ELR. `broker_to_add` can become a
-    leader. The callbacks `is_unclean_allowed` and `min_isr` receive the name of the topic.
+    in the metadata. The same applies to the broker `unclean_shutdown`, which is also removed from
+    all ELRs. `broker_to_add` can become a leader. The callbacks `is_unclean_allowed` and `min_isr`
+    receive the name of the topic.
     """
     removed = {broker_to_remove, unclean_shutdown}
 
@@ -184,12 +185,13 @@ def _complete_reassignment(target: Target) -> Target:
 def _eligible_replicas(
     partition: PartitionMetadata, target: Target, min_isr: int | None, unclean_shutdown: int
 ) -> Replicas:
-    """Return the ELR for the target (`maybePopulateTargetElr`).
+    """Return the ELR that belongs to the ISR in `target` (`maybePopulateTargetElr`).
 
-    The ELR is empty if the ISR has at least `min_isr` members. Otherwise, it contains the previous
-    members of the ISR and the ELR. If the ELR has been disabled, its stored members are used for
-    one more election. A replica that a reassignment removes is no longer eligible, because its log
-    is deleted. Kafka does not exclude such replicas.
+    The ELR is empty if this ISR has at least `min_isr` members. Otherwise, it contains the previous
+    members of the ISR and the ELR that are not in the new ISR. If the feature is disabled
+    (`min_isr` is None), the stored members of the ELR are used for one more election. A replica
+    that a reassignment removes is no longer eligible, because its log is deleted. Kafka does not
+    exclude such replicas.
     """
     members = set(partition.eligible_leader_replicas)
     if min_isr is not None:

@@ -7,7 +7,7 @@ File format: the file starts with the magic bytes, followed by batches. Each bat
 big-endian fields of four bytes: the length of the payload, the CRC-32C of the payload, and the
 CRC-32C of the first two fields. The payload follows. It consists of an offset (eight bytes) and the
 records. The first batch is a snapshot of all earlier records, and its offset is the end offset of
-the snapshot. In each other batch, the offset is the offset of the first record. The offsets are
+the snapshot. In the other batches, the offset is the offset of the first record. The offsets are
 contiguous.
 
 Invariant: a batch survives any crash after `append` has returned. A torn batch at the end of the

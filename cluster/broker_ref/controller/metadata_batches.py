@@ -1,8 +1,9 @@
 """The metadata log as record batches, which brokers fetch.
 
 This module encodes and decodes batches of `__cluster_metadata`. Invariants: a batch contains
-exactly one commit, so brokers never apply only part of a commit. The base offset of a batch is the
-offset of its first metadata record. The value of each record is JSON. Source: KIP-595, KIP-630.
+exactly one commit (records that take effect together), so brokers never apply only part of a
+commit. The base offset of a batch is the offset of its first metadata record. The value of each
+record is JSON. Source: KIP-595, KIP-630.
 """
 
 from __future__ import annotations

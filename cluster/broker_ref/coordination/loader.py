@@ -19,7 +19,7 @@ STEP_BYTES: Final = 1 << 18
 
 
 class CoordinatorLoader:
-    """Reads a coordinator's partition up to the log end offset at the start of loading."""
+    """Reads a coordinator's partition up to the end offset that it has when loading starts."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset

@@ -401,7 +401,7 @@ class ConsumerMembership:
 
         Kafka resolves regular expressions in another thread. This broker resolves them in steps,
         and handles other requests between the steps. An expression matches only topics that the
-        client that sent the heartbeat may describe.
+        sender of the heartbeat is authorized to describe.
         """
         if group_id in self._resolving:
             return

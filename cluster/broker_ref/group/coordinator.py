@@ -139,13 +139,13 @@ class GroupCoordinator:
     # Leadership
 
     def on_metadata_update(self, delta: MetadataDelta, now_ms: int) -> None:
-        """Notify consumer groups of changed topics, and delete the offsets of deleted topics."""
+        """Notify consumer groups about changed topics, and delete the offsets of deleted topics."""
         self._update_topics(delta)
         if delta.removed_topics:
             self.delete_topic_offsets(delta.removed_topics, now_ms)
 
     def _update_topics(self, delta: MetadataDelta) -> None:
-        """Notify the consumer groups of created and deleted topics, and of new partitions."""
+        """Notify the consumer groups about created and deleted topics and about new partitions."""
         changed: set[str] = set()
         is_created = False
         for name in {name for name, _ in delta.partitions}:

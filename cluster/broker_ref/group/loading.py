@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of a shard's log up to the log end offset at the start of the replay."""
+    """The replay of a shard's log up to the end offset that the log has when replay starts."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
         self._shard = shard

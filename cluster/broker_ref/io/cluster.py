@@ -136,7 +136,7 @@ class Cluster:
     def start(self) -> Self:
         """Start the controller and all brokers, and wait until they accept requests from clients.
 
-        Raises: ClusterError if the cluster has already been started, BrokerStartError if a node
+        Raises: ClusterError if the cluster has already been started, or BrokerStartError if a node
         cannot start, for example because of an invalid config or because a port or directory is in
         use.
         """
@@ -167,7 +167,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop all nodes and remove temporary files. Do nothing if the cluster is closed."""
+        """Stop the cluster and remove temporary files. Do nothing if it is already closed."""
         try:
             if self._loop_thread is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
@@ -254,7 +254,7 @@ class Cluster:
     def start_broker(self, broker_id: int) -> None:
         """Start a stopped broker with the same port and directory.
 
-        Returns once the broker serves clients.
+        Returns once the broker is ready to serve clients.
         """
         self._require_known(broker_id)
         if self._is_running(broker_id):

@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 def controller_security(
     config: BrokerConfig, settings: ControllerSettings
 ) -> tuple[ListenerSettings, ssl.SSLContext | None]:
-    """Return the settings of the controller's listener, and its TLS context.
+    """Return the settings of the controller listener, and its TLS context.
 
-    Log a warning if the brokers are secured but the listener of the controller is not.
+    Log a warning if the brokers are secured but the controller listener is not.
 
     Raises: BrokerStartError.
     """

@@ -38,10 +38,10 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and cancel its tasks. Do nothing if the loop is closed.
+        """Stop the loop and cancel its tasks. Do nothing if it is already closed.
 
-        If the loop is still accepting a connection, the connection is closed only if its protocol
-        aborts it.
+        A connection that the loop is accepting at this time is closed only if its protocol aborts
+        it.
         """
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._closed.set)

@@ -37,7 +37,7 @@ class RequestMemory:
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
         """Request a total of `held_bytes` for a connection. Return whether the memory was granted.
 
-        If the memory was not granted, the connection must wait until a call of `release` returns
+        If the memory was not granted, the connection must wait until a call to `release` returns
         the connection id.
         """
         self._held_bytes.setdefault(connection_id, 0)

@@ -80,7 +80,7 @@ class BrokerProcess:
         """Start the process and wait until the broker accepts requests from clients.
 
         Raises: BrokerProcessError if the process is already running, exits, or is not ready within
-        `timeout_seconds`, OSError if the config file cannot be written.
+        `timeout_seconds`; OSError if the config file cannot be written.
         """
         if self.is_running:
             raise BrokerProcessError(f"Broker process {self.pid} is already running.")

@@ -44,9 +44,9 @@ def starting(
 ) -> Iterator[tuple[DiskStorage, list[socket.socket]]]:
     """Lock the data directory and open the listening sockets.
 
-    If a port is in use, the start fails immediately, before any logs are recovered. If the start
-    fails, the sockets are closed and the directory is unlocked. Errors in the `with` block are
-    raised as BrokerStartError.
+    If a port is in use, startup fails immediately, before any logs are recovered. If startup fails,
+    the sockets are closed and the directory is unlocked. Errors in the `with` block are raised as
+    BrokerStartError.
     """
     try:
         with ExitStack() as opened:

@@ -167,7 +167,7 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def run_due_work(self) -> None:
-        """Run the node's due work.
+        """Run the node's work that is due.
 
         Call this method after calling a method of the node directly.
         """

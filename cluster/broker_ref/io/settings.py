@@ -1,7 +1,7 @@
 """The settings of a node: addresses, directory and configs.
 
-Settings are validated before the node is started. A `BrokerStartError` reports each invalid setting
-in one line.
+Settings are validated before the node is started. An invalid setting causes a `BrokerStartError`
+with a one-line message.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class _Handshake:
 class TlsAcceptor:
     """Accepts connections from `listener`, and passes them to a protocol after the handshake.
 
-    If a handshake fails, the client receives the alert, and the connection is closed after
+    If a handshake fails, the client receives a TLS alert, and the connection is closed after
     `failure_delay_seconds`, as in Kafka (`connection.failed.authentication.delay.ms`).
     """
 

@@ -12,7 +12,7 @@
     0 0                    epoch start-offset          (leader-epoch-checkpoint)
     3 1042
 
-These functions read and write the files. If a file has a different format, it is rejected as a
+This module reads and writes the files. If a file has a different format, it is rejected as a
 whole, with an error that contains its name. The clean-shutdown file is JSON with the broker epoch,
 for example `{"version":0,"brokerEpoch":42}`. Source: `CheckpointFile`, `OffsetCheckpointFile`,
 `LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.

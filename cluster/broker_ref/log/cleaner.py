@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """The compaction of a log. `removals` is the value of `PartitionLog.removals` at the start."""
+    """The compaction of a log. `removals` is `PartitionLog.removals` before the compaction."""
 
     key: TopicPartition
     log: PartitionLog

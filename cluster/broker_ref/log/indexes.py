@@ -151,7 +151,7 @@ class TimeIndex:
             self._last = (timestamp, offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Return an offset in the batch at which a search for this timestamp must start."""
+        """Return an offset in the batch where a search for this timestamp must start."""
         found = self._entries.floor(timestamp)
         return self._base_offset + found[1] if found else self._base_offset
 

@@ -2,8 +2,8 @@
 
 The (leader epoch, start offset) entries of a log are stored in `leader-epoch-checkpoint`.
 Invariants: leader epochs and start offsets are strictly ascending. A new leader epoch is written to
-disk before its first record is appended. A leader epoch without records can be lost in a crash,
-because the next leader has a higher leader epoch.
+disk before its first record is appended. A crash may lose a leader epoch that has no records. This
+is safe, because the next leader has a higher leader epoch.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class LogManager:
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints and remove the clean-shutdown marker.
 
-        Later calls of `remove_deleted` complete the deletions that a crash has interrupted.
+        Later calls to `remove_deleted` complete the deletions that a crash has interrupted.
 
         Raises: CorruptLogError with the name of a corrupt checkpoint file, StorageError.
         """
@@ -190,7 +190,7 @@ class LogManager:
         return self._move(topic, partition, topic_id, _STRAY_SUFFIX)
 
     def remove_checkpoints(self, topic: str, partition: int) -> None:
-        """Durably remove a partition's checkpointed offsets, so a new log does not use them."""
+        """Durably remove a partition's checkpointed offsets so that a new log cannot use them."""
         key = (topic, partition)
         self._remove_from_checkpoints(key)
         for path, offsets in self._written.items():
@@ -248,7 +248,7 @@ class LogManager:
         self.write_checkpoints()
 
     def update_checkpoint(self, topic: str, partition: int, high_watermark: int | None) -> None:
-        """Update the offsets of a log that the next call of `write_checkpoints` will write.
+        """Update the offsets of a log that the next call to `write_checkpoints` will write.
 
         If `high_watermark` is None, the checkpointed high watermark does not change.
         """

@@ -13,7 +13,7 @@
 Invariants: offsets increase from the log start offset to the log end offset. Only compaction
 creates gaps between them. A rejected append does not change the log. After a failed write, the log
 rejects appends until it is reopened, because the state on disk is unknown. A failed read does not
-change the log. Neither does a write that failed before it started.
+change the log. A write that could not be started does not change it either.
 """
 
 from __future__ import annotations

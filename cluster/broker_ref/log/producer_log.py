@@ -10,8 +10,8 @@ aborted transactions whose markers are in the segment. Source:
 
 One behavior deliberately differs from Kafka. Kafka assumes that a snapshot contains no batches
 above the high watermark. After a startup or a truncation, Kafka therefore treats all markers as
-replicated, and consumers can read beyond the last stable offset. From the log, this broker recovers
-the markers that are not yet replicated.
+replicated, and consumers can read beyond the last stable offset. This broker determines from the
+log which markers are not yet replicated.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class ProducerLog:
         there is no snapshot. When a log is opened, `high_watermark` is the checkpointed high
         watermark. When a log is truncated, `high_watermark` is None, because the current state
         already contains the markers that are not replicated. If `indexed_to` is set, the
-        transaction indexes of the segments at or above this base offset are rebuilt. Raises:
-        CorruptLogError, StorageError.
+        transaction indexes of all segments with a base offset of at least `indexed_to` are rebuilt.
+        Raises: CorruptLogError, StorageError.
         """
         self.snapshots.retain_between(log_start_offset, log_end_offset)
         listed = list(segments)
@@ -243,8 +243,8 @@ class ProducerLog:
     ) -> ProducerStateManager:
         """Apply all batches after the loaded snapshot, and return the resulting state.
 
-        If `indexed_to` is set, aborted transactions are added to the transaction indexes of the
-        segments at or above this base offset.
+        If `indexed_to` is set, aborted transactions are added to the transaction indexes of all
+        segments with a base offset of at least `indexed_to`.
         """
         state, snapshot_offset = loaded
         offset = log_start_offset if snapshot_offset is None else snapshot_offset

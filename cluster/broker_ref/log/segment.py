@@ -438,8 +438,8 @@ class LogSegment:
     def _misplaced(self, position: int, header: BatchHeader) -> str | None:
         """Return the reason why the base offset of a batch after an offset gap is invalid, or None.
 
-        The CRC does not cover the base offset, so it cannot detect an invalid one. If the base
-        offset is too large, the batch overlaps the next batch.
+        The CRC does not cover the base offset, so a CRC check cannot detect an invalid base offset.
+        If the base offset is too large, the batch overlaps the next batch.
         """
         next_position = position + header.size_bytes
         following = self._log.read(next_position, HEADER_BYTES)

@@ -150,7 +150,7 @@ class LogSegments:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """Return the first record in the range whose timestamp is at least `timestamp_ms`."""
+        """Return the first record in the offset range with a timestamp >= `timestamp_ms`."""
         for segment in self._segments:
             found = segment.find_timestamp(
                 timestamp_ms, start_offset=start_offset, end_offset=end_offset

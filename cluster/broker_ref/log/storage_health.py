@@ -1,8 +1,9 @@
 """The health of a log's storage, and the conversion of storage errors into client errors.
 
 Invariants: after a failed write, `require` raises an error until the log is reopened, because
-the state on disk is unknown. A failed read does not affect later operations. Neither does a write
-that failed before it started. In Kafka, a failed write takes the entire log directory offline.
+the state on disk is unknown. A failed read does not affect later operations, and a write that
+could not be started does not affect them either. In Kafka, a failed write takes the entire log
+directory offline.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _SUFFIXES = tuple(reversed(SUFFIXES))
 
 
 def cleaned_names(base_offset: int) -> list[str]:
-    """Return the file names of an incomplete copy."""
+    """Return the file names of an incomplete copy of segments."""
     return [file_name(base_offset, suffix) + CLEANED_SUFFIX for suffix in _SUFFIXES]
 
 
@@ -55,7 +55,7 @@ def finish_compaction(storage: Storage, directory: str) -> None:
 
 
 def _end_offset(storage: Storage, path: str) -> int:
-    """Return the end offset of a complete copy, or 0 if the copy contains no batches."""
+    """Return the end offset of a complete copy of segments, or 0 if it contains no batches."""
     file = storage.open(path + SWAP_SUFFIX)
     try:
         position, end_offset = 0, 0

@@ -156,7 +156,7 @@ class BrokerNode:
     def failure(self) -> str | None:
         """Return the reason why the broker cannot continue, or None.
 
-        After a failure, the broker must be killed.
+        If there is a reason, the caller must kill the broker.
         """
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed
@@ -165,7 +165,8 @@ class BrokerNode:
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         """Join the cluster and advertise `endpoints`.
 
-        The first endpoint is the inter-broker endpoint. `handle` continues the startup.
+        The first endpoint is the inter-broker endpoint. Later calls to `handle` continue the
+        startup.
         """
         self._registration.start(endpoints)
         self._advance()

@@ -1,8 +1,8 @@
 """The controller of a cluster, without I/O (Kafka's `ControllerServer`).
 
 Opens the journal, serves requests from brokers and forwarded requests from clients, and expires
-broker sessions. The invariants of `broker` also apply. In addition, a metadata change is durable
-before its response is sent.
+broker sessions. The invariants of the module `broker` also apply. In addition, a metadata change is
+durable before its response is sent.
 """
 
 from __future__ import annotations

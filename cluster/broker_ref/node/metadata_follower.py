@@ -1,9 +1,10 @@
 """Replicates the metadata log from the controller to a broker.
 
 Like a KRaft observer, the broker fetches new metadata records with long polling. If it is too far
-behind, it fetches a snapshot. Invariants: records are applied in order and in complete commits, and
-the components of the broker are notified after every change. One step decodes or applies a limited
-number of commits. Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
+behind, it fetches a snapshot. Invariants: records are applied in order, and all records of a commit
+(one record batch) are applied together. The components of the broker are notified after every
+change. One step decodes or applies a limited number of commits. Source: KIP-595 (Fetch), KIP-630
+(FetchSnapshot).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PauseGate:
 
     @property
     def is_on(self) -> bool:
-        """Return whether the node is paused. A paused node has no deadlines."""
+        """Return whether the node is paused. Its deadlines then do not expire."""
         return self._faults.is_paused(self._node_id)
 
     def due(self, event: Event) -> Sequence[Event]:

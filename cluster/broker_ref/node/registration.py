@@ -4,10 +4,10 @@
     UNFENCING --(the controller has unfenced the broker)--> RUNNING
     RUNNING --(shutdown begins)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
 
-The manager controls these states, and sends the DescribeCluster, BrokerRegistration and
-BrokerHeartbeat requests. Invariants: a broker sends heartbeats after its registration, even while
-it is fenced. The broker stops only after an error that a retry cannot resolve. Examples are a data
-directory that belongs to another cluster, and a controller that rejects the broker's id or address.
+`BrokerLifecycleManager` controls these states, and sends the DescribeCluster, BrokerRegistration
+and BrokerHeartbeat requests. Invariants: a broker sends heartbeats after its registration, even
+while it is fenced. The broker stops only after an error that a retry cannot resolve. For example,
+the data directory belongs to another cluster, or the controller rejects the broker's id or address.
 Source: KIP-631, `org.apache.kafka.server.BrokerLifecycleManager`.
 """
 

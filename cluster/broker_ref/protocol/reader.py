@@ -108,9 +108,9 @@ class Cursor:
         return int(length)
 
     def tagged_fields_length(self) -> int:
-        """Decode the number of tagged fields. Tagged fields count as array elements.
+        """Decode the number of tagged fields.
 
-        Raises: MalformedRequestError.
+        The limit on array elements also includes tagged fields. Raises: MalformedRequestError.
         """
         length = self.unsigned_varint("the number of tagged fields")
         if length > self.elements_left:

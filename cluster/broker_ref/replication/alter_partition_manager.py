@@ -54,7 +54,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrOutcome:
-    """The controller's response to an ISR change. For an error, only `error_code` is set."""
+    """The controller's response to an ISR change. If the change fails, only `error_code` is set."""
 
     error_code: ErrorCode
     leader_epoch: int = -1

@@ -135,8 +135,8 @@ class FetchSession:
     def begin_request(self, client: Hashable, *, is_valid: bool = True, now_ms: int) -> None:
         """Prepare the session for a new request, and store the time of the request.
 
-        At the time of its request, a follower is caught up in all idle partitions. All partitions
-        become active if `is_valid` is false or if the request comes from another client.
+        In an idle partition, a follower counts as caught up at the time of its latest request. All
+        partitions become active if `is_valid` is false or if the request comes from another client.
         """
         if not is_valid or client != self.client:
             self.client = client

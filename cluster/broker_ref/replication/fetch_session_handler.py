@@ -6,10 +6,10 @@
 
 The handler creates fetch requests that keep the leader's session in sync with the partitions and
 offsets that the follower fetches. Invariants: after a response, the leader's session equals
-`session_partitions`. If the two may differ, the next request is a full request. A request without
-changes requires no per-partition work. A request adds a limited number of partitions, and does not
-wait for records if more partitions remain to be added. If the leader does not create a session,
-each request contains all partitions. Source: Kafka's `FetchSessionHandler`, which adds all
+`session_partitions`. If the two may differ, the next request is a full request. If no partition has
+changed, a request requires no per-partition work. A request adds a limited number of partitions,
+and does not wait for records if more partitions remain to be added. If the leader does not create a
+session, each request contains all partitions. Source: Kafka's `FetchSessionHandler`, which adds all
 partitions at once.
 """
 
@@ -136,7 +136,10 @@ class FetchSessionHandler:
         return True
 
     def handle_error(self) -> None:
-        """Handle a failed request. The next request is full, and closes the leader's session."""
+        """Handle a failed request.
+
+        The next request is a full fetch request, which closes the session on the leader.
+        """
         self._epoch = FULL
 
 

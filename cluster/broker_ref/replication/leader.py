@@ -178,7 +178,7 @@ class Leader:
             self._on_change()
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Propose removing replicas that have not caught up for `replica.lag.time.max.ms`."""
+        """Propose removing lagging followers from the ISR (`replica.lag.time.max.ms`)."""
         state = self._state
         if not isinstance(state, CommittedPartitionState):
             return

@@ -416,7 +416,7 @@ class Partition:
         )
 
     def is_in_sync(self, broker_id: int) -> bool:
-        """Return whether this broker leads the partition and the other broker is in the ISR."""
+        """Return whether this broker leads the partition and `broker_id` is in the ISR."""
         return self._leader is not None and broker_id in self._leader.state.isr
 
     def in_sync_follower(self, replica_id: int) -> RemoteReplica | None:
@@ -478,7 +478,7 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> None:
-        """Append records from the leader, and apply its high watermark and log start offset.
+        """Append records from the leader, and apply the leader's high watermark and start offset.
 
         Raises: LogError if the records are corrupt or the storage fails.
         """

@@ -44,7 +44,7 @@ class RemoteReplica:
         return max(self._last_caught_up_ms, self._idle_in.time_ms)
 
     def begin_idle(self, last_fetch: LastFetch) -> None:
-        """Treat the follower as caught up at each fetch in a session until `end_idle` is called."""
+        """Treat the follower as caught up at each fetch of its session until `end_idle()`."""
         self._idle_in = last_fetch
 
     def end_idle(self) -> None:

@@ -3,8 +3,8 @@
 The fetcher sends one fetch request after another, appends the records, and truncates logs that
 diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one fetch request is in flight. The
 response for a partition is ignored if the leader epoch or the log end offset has changed since the
-request, or if the partition was removed. A fetch request without changes requires no
-per-partition work.
+request, or if the partition was removed. If no partition of the fetch session has changed, the next
+fetch request requires no per-partition work.
 
     error code of a partition                         action of the follower
     NONE                                              append, update the high watermark
@@ -217,7 +217,7 @@ class ReplicaFetcher:
         self.maybe_fetch()
 
     def _process_partition_data(self, topic_id: Uuid, fetched: FetchedPartition) -> None:
-        """Process a partition in a response, unless its state has changed since the request."""
+        """Process one partition of a Fetch response if its state is unchanged since the request."""
         key: SessionKey = (topic_id, fetched.partition_index)
         followed = self._followed.get(key)
         requested = self._session.session_partitions.get(key)

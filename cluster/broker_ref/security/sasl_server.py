@@ -74,7 +74,7 @@ class PlainSaslServer:
 
 
 def check_authorization_id(requested: str, username: str) -> None:
-    """Raise SaslAuthenticationError if the client requests the id of a different user."""
+    """Raise SaslAuthenticationError if `requested` is neither empty nor `username`."""
     if requested and requested != username:
         raise SaslAuthenticationError(
             "Authentication failed: Client requested an authorization id that is different from "

@@ -177,7 +177,7 @@ class SaslServerAuthenticator:
     def begin_reauthentication(self, now_ms: int) -> bool:
         """Start a re-authentication. The caller then passes the SaslHandshake request to `receive`.
 
-        Return False if the session does not expire, or if the last re-authentication started less
+        Return False if the session never expires, or if the last re-authentication started less
         than a second ago.
         """
         if self.session is None or self.session.expires_ms is None:
@@ -331,7 +331,10 @@ class SaslServerAuthenticator:
 
 
 def _decode(frame: bytes, versions: range, message: type[Message]) -> tuple[RequestHeader, Message]:
-    """Decode a request. Raises: MalformedRequestError, also if the version is not supported."""
+    """Decode a request.
+
+    Raises: MalformedRequestError, including for versions that are not supported.
+    """
     cursor = Cursor(frame)
     header = read_prefix(cursor)
     if header.api_version not in versions:

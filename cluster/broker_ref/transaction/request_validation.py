@@ -1,8 +1,8 @@
 """Validates requests that contain a transactional id.
 
 The functions perform the checks for InitProducerId, AddPartitionsToTxn and EndTxn in the same order
-as Kafka, and return the next value of the transactional id. Invariant: the functions do not modify
-the transactional id. The caller applies the next value after the value is replicated. Source:
+as Kafka, and return the next state of the transactional id. Invariant: the functions do not modify
+the transactional id. The caller applies the next state after it is replicated. Source:
 Kafka's `TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
 """
 
@@ -77,7 +77,7 @@ def initialize(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """Return the next value of a transactional id whose producer sends InitProducerId.
+    """Return the next state of a transactional id whose producer sends InitProducerId.
 
     Return None if an open transaction must be aborted first.
     """
@@ -152,8 +152,8 @@ def verify_partitions(
 ) -> Mapping[PartitionKey, ErrorCode]:
     """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
-    A pending value is ignored, because the partition leader checks the transaction again during the
-    append.
+    A pending value of the transactional id is ignored, because the partition leader checks the
+    transaction again during the append.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:
@@ -255,7 +255,7 @@ def fence(
     generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction:
-    """Return the prepared abort of an open transaction. The abort also fences the producer."""
+    """Return the PrepareAbort state of an open transaction. The abort also fences the producer."""
     if transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return prepare_fence_producer_epoch(entry.current, now_ms=now_ms)
     return _prepared(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)

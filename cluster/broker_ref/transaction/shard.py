@@ -72,9 +72,9 @@ class Shard:
         value_version: int,
         on_replicated: Callable[[], None] | None = None,
     ) -> PendingWrite:
-        """Append the next value of a transactional id. Raises: ApiError if the append fails.
+        """Append the next state of a transactional id. Raises: ApiError if the append fails.
 
-        `on_replicated` is called when the value has been replicated.
+        `on_replicated` is called when the state has been replicated.
         """
 
         def appended(required_offset: int) -> None:

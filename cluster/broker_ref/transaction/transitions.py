@@ -201,7 +201,7 @@ def prepare_abort_or_commit(
 
 
 def prepare_fence_producer_epoch(current: Transaction, *, now_ms: int) -> Transaction:
-    """Return the prepared abort with the next epoch, for transaction versions below 2."""
+    """Return the transaction in PrepareAbort with the next epoch (transaction version 0 or 1)."""
     epoch = min(current.producer_epoch + 1, EPOCH_MAX)
     return dataclasses.replace(
         prepare_abort_or_commit(

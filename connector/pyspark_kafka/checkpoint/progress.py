@@ -90,8 +90,8 @@ def _last_batches(files: CheckpointFiles) -> tuple[int | None, int | None]:
         previous = listed
     raise CheckpointError(
         f"The directories 'offsets' and 'commits' in {files.location} changed each time they were "
-        "listed, so the query is still running.",
-        advice="Run the command again, or stop the query first.",
+        "listed, which means that the query is still running.",
+        advice="Run the command again, or stop the query before you run the command.",
     )
 
 

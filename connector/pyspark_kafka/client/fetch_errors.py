@@ -39,7 +39,7 @@ class ExistingOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchErrors:
-    """Creates the errors for reading one range."""
+    """Creates the errors for reading one offset range."""
 
     fetch_range: FetchRange
     isolation_level: IsolationLevel

@@ -181,7 +181,10 @@ def _malformed() -> OptionError:
 def _of_oauthbearer_module(
     options: Mapping[str, str], provider: str | None, *, has_provider: bool
 ) -> dict[str, str]:
-    """Return the properties for OAuthBearerLoginModule. `provider` replaces the login handler."""
+    """Return the properties for OAuthBearerLoginModule.
+
+    `provider` is the token provider that replaces the login callback handler, if any.
+    """
     if provider == "aws_msk_iam":
         return _aws(options)
     if provider is not None:

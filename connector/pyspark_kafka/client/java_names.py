@@ -383,7 +383,7 @@ def option_of(property_name: str, kafka: Mapping[str, str]) -> str:
 
 
 def _java_setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
-    """Return the Java setting in `kafka` that `JAVA_SETTINGS` lists for a property, or None."""
+    """Return the Java setting in `kafka` for a librdkafka property, or None."""
     java = (name for name in JAVA_SETTINGS.get(property_name, ()) if name != property_name)
     return next((name for name in java if name in kafka), None)
 

@@ -1,4 +1,4 @@
-"""The properties of librdkafka 2.16 by role, from its CONFIGURATION.md, and its boolean values.
+"""The properties of librdkafka 2.16 by role (from CONFIGURATION.md), and the boolean values.
 
 Callbacks, deprecated properties that have no effect, and properties of share consumers are omitted.
 """

@@ -30,7 +30,7 @@ class ClientPool(Generic[_Client]):
 
     @property
     def _idle(self) -> dict[_Key, _Client]:
-        """The clients of this process. Clients of a parent process must not be closed."""
+        """The idle clients of this process, which must not close those of its parent process."""
         return self._idle_of.setdefault(os.getpid(), {})
 
     @contextmanager

@@ -88,9 +88,9 @@ class TransactionalClient(KafkaClient, Protocol):
     def list_transactions(
         self, id_prefix: str, *states: TransactionState
     ) -> Sequence[TransactionListing]:
-        """List the transactions whose transactional id starts with the prefix.
+        """List the transactions whose transactional id starts with `id_prefix`.
 
-        If `states` are given, lists only transactions in these states.
+        If `states` are given, list only transactions in these states.
 
         The result contains the transactions of all brokers that respond. Brokers silently omit
         transactional ids for which the principal lacks the DESCRIBE ACL.

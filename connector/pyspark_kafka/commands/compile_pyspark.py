@@ -34,7 +34,7 @@ modules from an archive that was replaced. An update of PySpark removes the byte
 
 
 def add_command(add_parser: AddParser) -> None:
-    """Add the parser of this command. The parser sets `run`, which returns the exit code."""
+    """Add this command's parser, with a default `run` function that returns the exit code."""
     parser = add_parser(
         "compile-pyspark",
         help="make the Python processes of Spark start in less time",

@@ -182,7 +182,7 @@ def _to_datetime(text: str) -> AtTimestamp:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a time such as 2026-11-26T09:00:00"
+            f"'{text}' is not a valid time (example: 2026-11-26T09:00:00)"
         ) from None
     found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
     return _at(text, (found - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
@@ -195,7 +195,9 @@ def _by_duration(text: str) -> AtTimestamp:
     """
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a duration such as PT1H or P1DT12H30M")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a valid duration (examples: PT1H, P1DT12H30M)"
+        )
     days, hours, minutes, seconds = (float(number or 0) for number in found.groups())
     duration_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return _at(text, round((time.time() - duration_s) * 1000))

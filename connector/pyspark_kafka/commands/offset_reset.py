@@ -85,7 +85,7 @@ def check_reset(
 
 
 def edited_batches(progress: Progress, resets: Sequence[Reset]) -> list[tuple[Batch, bytes]]:
-    """Return the micro-batches whose files change, with the new content of each file.
+    """Return the micro-batches whose checkpoint files change, with the new content of each file.
 
     In the result, the last committed micro-batch precedes the planned micro-batch.
     """

@@ -20,7 +20,7 @@ from pyspark_kafka.options.values import OffsetLimitName
 def missing_partitions(
     client: KafkaReadClient, partitions: Collection[TopicPartition]
 ) -> set[TopicPartition]:
-    """Return the partitions that do not exist or that the principal may not describe."""
+    """Return the partitions that do not exist or for which the principal lacks DESCRIBE."""
     described = client.describe_topics({partition.topic for partition in partitions})
     return set(partitions) - {
         TopicPartition(topic.name, number)

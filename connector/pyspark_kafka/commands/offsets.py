@@ -58,7 +58,7 @@ Stop the query before you change its offsets. docs/guide.md explains what a rese
 
 
 def add_command(add_parser: AddParser) -> None:
-    """Add the parser of this command. The parser sets `run`, which returns the exit code."""
+    """Add this command's parser, with a default `run` function that returns the exit code."""
     parser = add_parser(
         "offsets",
         help="show, reset or copy the offsets of a streaming query",
@@ -256,8 +256,9 @@ class _Command:
         """Return the selected offsets of the committed micro-batch, at most one per partition.
 
         Several sources can read the same partition, or partitions with the same name in different
-        clusters. The command then raises `OptionError`, because it is connected to one cluster and
-        a group has one offset for each partition.
+        clusters. If such a partition is selected for several sources, the command raises
+        `OptionError`, because it is connected to one cluster and a group has one offset for each
+        partition.
         """
         batch = self._committed()
         offsets = self._offsets(batch)

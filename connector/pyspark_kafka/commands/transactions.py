@@ -58,7 +58,7 @@ def _seconds(text: str) -> int:
 
 
 def add_command(add_parser: AddParser) -> None:
-    """Add the parser of this command. The parser sets `run`, which returns the exit code."""
+    """Add this command's parser, with a default `run` function that returns the exit code."""
     parser = add_parser(
         "transactions",
         help="show, recover or forget the state of an exactly-once sink",

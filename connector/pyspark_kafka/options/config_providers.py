@@ -53,9 +53,10 @@ class Resolved:
 
 
 def resolve(options: Mapping[str, str], *, prefix: str = "") -> Resolved:
-    """Resolve the config provider references in all values on this machine. Raises `OptionError`.
+    """Resolve the config provider references in all values. Raises `OptionError`.
 
-    `prefix` is prepended to the option names in errors.
+    The providers read files and environment variables of this machine. `prefix` is prepended to the
+    option names in errors.
     """
     values, references = {}, {}
     for name, text in options.items():

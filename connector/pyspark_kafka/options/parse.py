@@ -251,7 +251,7 @@ def _check_topic_name(option: str, topic: str) -> None:
 def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit:
     """Return the start or end of a read.
 
-    If several options set it, they have the same precedence as in Spark's Kafka connector.
+    The precedence of the options that set it is the same as in Spark's Kafka connector.
     """
     if f"{which}Timestamp" in raw:
         return GlobalTimestamp(timestamp_ms=raw.integer(f"{which}Timestamp"))
@@ -299,7 +299,7 @@ def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> N
 def _check_not(
     excluded: int, excluded_name: str, limit: OffsetLimit, option: str, alternative: str
 ) -> None:
-    """Raise `OptionError` if `limit`, or the offset of any partition in `limit`, is `excluded`.
+    """Raise `OptionError` if `limit`, or the offset of a partition in it, equals `excluded`.
 
     A batch read must not start at the latest offset or end at the earliest offset, because the read
     would return no rows.

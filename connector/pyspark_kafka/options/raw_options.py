@@ -56,7 +56,7 @@ class RawOptions:
     def kafka(self) -> dict[str, str]:
         """The `kafka.*` settings. Their names are in lower case and do not contain the prefix.
 
-        References are resolved only in settings that `table` defines as options.
+        Config provider references are resolved only in settings that `table` defines as options.
         """
         return {
             name.removeprefix(_KAFKA): self._texts[name] if name in BY_LOWER_NAME else text

@@ -60,7 +60,7 @@ class SubscribePattern:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that must exist. The set is empty, because a pattern may match no topic."""
+        """The topics that must exist: always none, because the pattern may match no topic."""
         return frozenset()
 
     def selects(self, topic_partition: TopicPartition) -> bool:

@@ -126,7 +126,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size of a raw Snappy block, a varint at the start of the block.
+    """Return the decompressed size of a raw Snappy block from the varint at its start.
 
     Raises `OSError` if the size is invalid, or too large for a block of this length.
     """

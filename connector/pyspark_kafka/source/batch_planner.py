@@ -77,7 +77,7 @@ BatchTask = tuple[BatchRange, ...]
 
 
 def has_fixed_bounds(options: SourceOptions) -> bool:
-    """Return whether the user specified an offset for each start and end of the read."""
+    """Return whether the user specified all start and end offsets of the read."""
     return all(
         isinstance(limit, SpecificOffsets) and all(offset >= 0 for offset in limit.offsets.values())
         for limit in (options.starting, options.ending)
@@ -106,7 +106,7 @@ def plan_again(
     options: SourceOptions,
     pruning: Pruning,
 ) -> list[PlannedRange]:
-    """Return the ranges of a task after the start and end offsets were resolved again.
+    """Return the ranges of a task, recalculated with the newly resolved `bounds`.
 
     Raises the same errors as `plan_batch`.
     """
@@ -223,7 +223,7 @@ def _report_end_before_start(
     options: SourceOptions,
     on_loss: DataLossPolicy,
 ) -> None:
-    """Report data loss if the read starts at the log start offset, or raise `OptionError`."""
+    """Report data loss if the partition starts at `earliest`. Otherwise, raise `OptionError`."""
     given = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
     if options.starting is OffsetLimitName.EARLIEST or given.get(partition) == EARLIEST:
         on_loss.report(

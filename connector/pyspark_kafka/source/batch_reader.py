@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaBatchReader(DataSourceReader):
-    """Reads batch queries. It has no client, because Spark pickles it for the executors."""
+    """The reader for batch queries. It has no client, because Spark pickles it for executors."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)

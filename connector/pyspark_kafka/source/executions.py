@@ -35,7 +35,7 @@ _known: Final[dict[str, object]] = {}
 def later_execution(plan_id: str) -> str | None:
     """Return the id of this execution, or None if it is the first execution of the plan.
 
-    An execution is the first if this executor has not yet run the plan in another execution.
+    The first execution is the one in which this executor runs the plan for the first time.
     """
     context = TaskContext.get()
     if context is None:

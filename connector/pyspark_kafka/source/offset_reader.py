@@ -79,8 +79,8 @@ class OffsetReader:
     def assignment(self, *, expected: Collection[TopicPartition] = ()) -> Assignment:
         """Return the selected partitions that exist.
 
-        If a partition in `expected` is missing, the request is repeated, because a broker may not
-        have the latest metadata. At most `fetchOffset.numRetries` requests are sent.
+        If a partition in `expected` is missing, the metadata is requested again, because a broker
+        may have stale metadata. It is requested at most `fetchOffset.numRetries` times.
         """
         required = set(filter(self._options.selection.selects, expected))
         attempts = self._options.client.fetch_offset_num_retries
@@ -176,9 +176,9 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         """Return the last stable offsets, or the high watermarks with read_uncommitted.
 
-        If an offset is lower than in `expected`, the request is repeated, because a new leader may
-        have an older high watermark (KAFKA-7703). At most `fetchOffset.numRetries` requests are
-        sent. The last result is returned.
+        If an offset is lower than in `expected`, the offsets are requested again, because a new
+        leader may have an older high watermark (KAFKA-7703). The offsets are requested at most
+        `fetchOffset.numRetries` times. The last result is returned.
         """
         level = isolation_level or self._options.isolation_level
         attempts = self._options.client.fetch_offset_num_retries

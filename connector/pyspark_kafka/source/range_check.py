@@ -52,7 +52,8 @@ def _high_watermarks(
 ) -> PartitionOffsets:
     """Return the log end offsets of partitions with a range that ends after `known_latest`.
 
-    Waits until the existing parts of these ranges can be read at the query's isolation level.
+    Wait until the records of these ranges that are below the high watermarks can be read at the
+    query's isolation level.
     """
     unknown = {
         r.topic_partition: r.end_offset

@@ -49,7 +49,7 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 def projection(schema: StructType, *, include_headers: bool) -> tuple[str, ...]:
-    """Return the columns that `schema` selects, in its order. Raises `SchemaError`.
+    """Return the columns that `schema` selects, in the order of the schema. Raises `SchemaError`.
 
     The default schema is checked too, because Spark does not report whether the user passed another
     schema to `schema()`.

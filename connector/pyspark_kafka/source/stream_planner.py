@@ -264,7 +264,7 @@ class StreamPlanner:
     def _start_of_replayed_first_batch(
         self, start: PartitionOffsets, end: PartitionOffsets
     ) -> PartitionOffsets:
-        """Return the start offsets of a first micro-batch that an earlier process planned.
+        """Return the start offsets of the first micro-batch, which an earlier process planned.
 
         The start option of the query (such as `startingOffsets`) may now resolve to a later offset
         than `end`. For options such as `latest`, this is expected, and the micro-batch was empty

@@ -167,9 +167,10 @@ class KafkaStreamReader(_StreamReader):
 
 
 class _PrefetchedReader(KafkaStreamReader, _SimpleStreamReaderWrapper):
-    """The class of a reader while it holds prefetched records that Spark has not requested yet.
+    """A reader that holds prefetched records, which Spark has not requested yet.
 
-    If the reader is a `_SimpleStreamReaderWrapper`, Spark calls `getCache` after `partitions`.
+    A reader has this class only while it holds such records. Spark calls `getCache` after
+    `partitions` only if the reader is a `_SimpleStreamReaderWrapper`.
     """
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002

@@ -308,7 +308,7 @@ class Connection:
         self._continue_authentication(None)
 
     def _continue_authentication(self, response: Any) -> None:
-        """Send the next authentication request, or the held-back requests after authentication."""
+        """Send the next authentication request or, after the last one, the held-back requests."""
         assert self._authentication is not None
         try:
             request = self._authentication.send(response)
@@ -375,7 +375,7 @@ class Connection:
         return self._failure is None and (bool(self._outgoing) or self._authentication is not None)
 
     def _write_all(self, request: Request[Any] | str, deadline: float) -> None:
-        """Send all bytes, including those of held-back requests. Error messages name `request`."""
+        """Send all unsent bytes, including held-back requests. Error messages name `request`."""
         self._write_available()
         while self._is_sending():
             # A broker stops reading requests if the client does not read the responses.

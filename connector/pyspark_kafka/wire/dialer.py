@@ -96,7 +96,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
 def _api_versions(version: int) -> Request[Any]:
     """Build an ApiVersions request.
 
-    A broker that does not support this version returns a version 0 response.
+    A broker that does not support `version` returns a version 0 response.
     """
     request = entity_request(
         Api.API_VERSIONS,

@@ -37,7 +37,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """A partition in a request. Versions 13 and later require `topic_id`.
+    """A partition in a Fetch request. Versions 13 and later require `topic_id`.
 
     The leader epoch is -1 if it is unknown.
     """

@@ -60,7 +60,7 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedPartition:
-    """A partition in a response. Missing offsets and timestamps are -1."""
+    """A partition in a Produce response. Missing offsets and timestamps are -1."""
 
     topic_partition: TopicPartition
     error_code: ErrorCode

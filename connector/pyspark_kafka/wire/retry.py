@@ -16,7 +16,7 @@ _FACTOR_MAX: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Functions that read the monotonic time, sleep, and generate random numbers in [0, 1).
+    """Functions that read the monotonic clock, sleep, and generate random numbers in [0, 1).
 
     All times are in seconds.
     """

@@ -134,7 +134,7 @@ class Router:
         return found
 
     def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
-        """Open a connection to this broker that is not pooled.
+        """Open an unpooled connection to this broker.
 
         The caller must close the connection.
         """
@@ -175,9 +175,9 @@ class Router:
         )
 
     def _note_failure(self, *, is_suspicious: bool) -> None:
-        """Update `misconfigured_since`.
+        """Update `misconfigured_since` after a failure.
 
-        A failure is suspicious if a wrong option may have caused it.
+        `is_suspicious` is true if an invalid option may have caused the failure.
         """
         if not is_suspicious:
             self._suspected_since = None

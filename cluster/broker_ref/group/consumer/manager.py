@@ -294,7 +294,7 @@ class ConsumerGroupManager:
         member: ConsumerGroupMember,
         changes: list[ConsumerGroupChange],
     ) -> bool:
-        """Handle a changed regular expression. Return whether the new expression is resolved."""
+        """Handle a member's changed regular expression. Return whether the new one is resolved."""
         old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
         if old and group.subscribed_regexes[old] == 1:
             changes.append(regex_tombstone(group.group_id, old))
@@ -492,7 +492,7 @@ class ConsumerGroupManager:
     def leave_temporarily(
         self, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> list[ConsumerGroupChange]:
-        """Return the record for a static member that will rejoin before its session expires."""
+        """Return the record of a static member that may rejoin until its session expires."""
         left = replace(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,

@@ -5,9 +5,9 @@
     UNRELEASED_PARTITIONS  the member waits for partitions that other members have not yet revoked
     UNKNOWN                the record of the member contains a state of a later Kafka version
 
-Contains the state of a member that is stored in records. Invariants: a member object never changes;
-an update creates a new object. `assigned` and `pending_revocation` have no partition in common.
-Source: Kafka's `ConsumerGroupMember` and `MemberState`.
+Contains the part of a member's state that is stored in records. Invariants: a member object never
+changes; an update creates a new object. `assigned` and `pending_revocation` have no partition in
+common. Source: Kafka's `ConsumerGroupMember` and `MemberState`.
 """
 
 from __future__ import annotations

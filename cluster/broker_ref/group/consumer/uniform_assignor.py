@@ -133,7 +133,7 @@ class _Balancer:
         return [(self._sizes[one], self._index[one], one) for one in member_ids]
 
     def _assign_free(self, topic_id: Uuid) -> None:
-        """Assign the free partitions of a topic to the members with the fewest partitions."""
+        """Assign the unassigned partitions of a topic to the members with the fewest partitions."""
         least = self._by_size(self._subscribers[topic_id])
         heapq.heapify(least)
         for index in range(self._partition_counts[topic_id]):
@@ -148,7 +148,7 @@ class _Balancer:
                 return
 
     def _balance_topic(self, topic_id: Uuid) -> int:
-        """Move partitions of a topic to balance its subscribers. Return the number of moves."""
+        """Move a topic's partitions to balance its subscribers' load. Return the number moved."""
         owned: dict[str, list[int]] = {}
         for index in range(self._partition_counts[topic_id]):
             owned.setdefault(self._owners[topic_id, index], []).append(index)

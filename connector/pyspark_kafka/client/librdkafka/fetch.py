@@ -172,7 +172,7 @@ class _Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
-    """Reads one range. A reader can be used only once.
+    """Reads one offset range. A reader can be used only once.
 
     `existing_offsets` is called only for error messages. `check_existence` raises
     `UnknownTopicOrPartitionError` if the cluster confirms that the partition does not exist.

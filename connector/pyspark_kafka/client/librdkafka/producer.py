@@ -318,7 +318,7 @@ class IdleProducer:
     _idle: LibrdkafkaProducer | None = None
 
     def lend(self) -> LibrdkafkaProducer:
-        """Return the idle producer, or a new one if there is none or it was idle for too long."""
+        """Return the idle producer, or a new one if there is none or it has been idle too long."""
         idle, self._idle = self._idle, None
         if idle is not None and time.monotonic() - idle.idle_since < _IDLE_S_MAX:
             idle.clear_failures()

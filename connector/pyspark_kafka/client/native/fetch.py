@@ -96,7 +96,7 @@ class _InFlightFetch:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionReader(ABC, Generic[T]):
-    """Reads one range. A reader can be used only once. Subclasses decode the record batches.
+    """Reads one offset range. Subclasses decode the batches. A reader can be used only once.
 
     `offset_of` looks up a special offset such as EARLIEST with ListOffsets and a short timeout.
     `check_existence` takes a topic id, and raises `UnknownTopicOrPartitionError` if the cluster
@@ -190,8 +190,8 @@ class PartitionReader(ABC, Generic[T]):
     ) -> None:
         """Prepare a retry with another replica or a larger fetch size, or back off.
 
-        Raises an error after `deadline`. If a follower reports the end of the range, the leader
-        must confirm the end.
+        Raises an error after `deadline`. If a follower's response shows that the range has no more
+        records, the leader must confirm this.
         """
         if self._preferred is not None and self._reports_end(fetched):
             self._preferred, self.rack = None, ""
@@ -409,7 +409,7 @@ class PartitionReader(ABC, Generic[T]):
         self._invalidate_leader()
 
     def _invalidate_leader(self) -> None:
-        """Discard the leader's metadata, because the broker may no longer be available."""
+        """Discard the cached leader and preferred replica, which may no longer be available."""
         self.router.invalidate_topic(self.fetch_range.topic_partition.topic)
         self._preferred = None
 

@@ -27,7 +27,7 @@ _GUESSED_BYTES: Final = 1024
 
 @dataclass(slots=True, kw_only=True)
 class FetchSizes:
-    """Calculates the fetch sizes for one range.
+    """Calculates the fetch sizes for one offset range.
 
     `bytes_max` is the user's limit. Only a fetch for a single larger batch exceeds this limit.
     """

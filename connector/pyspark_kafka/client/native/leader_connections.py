@@ -55,8 +55,8 @@ class LeaderConnection:
 class LeaderConnections:
     """The connections of one producer.
 
-    The first attempts to connect use shorter timeouts than `connect_timeout_s`, because connecting
-    blocks the producer.
+    The first connection attempts have shorter timeouts than `connect_timeout_s`, because the
+    producer is blocked while it connects.
     """
 
     router: Router

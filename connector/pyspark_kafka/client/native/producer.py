@@ -264,7 +264,7 @@ class NativeProducer:
             raise
 
     def _resume(self) -> None:
-        """Exclude the time since the last call from deadlines. Re-raises an earlier error."""
+        """Re-raise an earlier error, or extend the deadlines by the time since the last call."""
         if self._failed is not None:
             raise self._failed
         outside_s = self._clock.now() - self._returned_at
@@ -535,7 +535,7 @@ class NativeProducer:
         partition_response: ProducedPartition,
         response: ProduceResponse,
     ) -> str | None:
-        """Handle the response for a batch. Return the failure if the partition must back off."""
+        """Handle the response for a batch. Return the failure if a backoff is necessary."""
         partition, code = partition_response.topic_partition, partition_response.error_code
         reaction = PRODUCE_REACTIONS[code]
         failed = self._queues.handle_result(batch, reaction)
@@ -584,7 +584,7 @@ class NativeProducer:
     def _retry_later(
         self, failures: Mapping[TopicPartition, str], *, invalidate: bool = True
     ) -> None:
-        """Back off for partitions. If `invalidate` is true, discard the metadata of their topics.
+        """Delay the retry for each partition. With `invalidate`, discard the topic's metadata.
 
         `failures` contains the failure of each partition. Callers pass all partitions that failed
         together in one call, because `_is_overdue` examines every open partition.
@@ -607,7 +607,7 @@ class NativeProducer:
     # --- deadlines ---
 
     def _first_deadline(self, latest: float) -> float:
-        """Return the earliest deadline of a row or batch, or `latest` if that is earlier."""
+        """Return the earliest deadline of all rows and batches, but at most `latest`."""
         times = [
             topic.rows.oldest_at + self._settings.delivery_timeout_s
             for topic in self._topics.values()

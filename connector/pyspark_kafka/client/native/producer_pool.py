@@ -34,7 +34,7 @@ class ProducerPool:
     _connections_idle_since: float = 0.0
 
     def lend(self) -> NativeProducer:
-        """Return the idle producer, or a new one if there is none or it was idle for too long."""
+        """Return the idle producer, or a new one if there is none or it has been idle too long."""
         # Imported here, because planning does not need a producer.
         from pyspark_kafka.client.delivery_errors import DeliveryErrors  # noqa: PLC0415
         from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Reads the wall clock of this process, for comparison with brokers' timestamps."""
+"""Reads this machine's wall clock, for comparison with brokers' timestamps."""
 
 from __future__ import annotations
 

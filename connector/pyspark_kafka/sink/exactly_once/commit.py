@@ -443,7 +443,7 @@ class _Batch:
         )
 
     def finish(self, state: QueryState) -> None:
-        """Run steps 9 to 11 of the protocol. Planning the next batch repeats a failed step."""
+        """Run steps 9 to 11 of the protocol. If a step fails, the next planning run repeats it."""
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, state, is_new=True)
         if lost:

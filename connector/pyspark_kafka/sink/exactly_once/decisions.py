@@ -153,8 +153,8 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone]:
     """Return the finished record of a decision, and tombstones for the records that it replaces.
 
-    The records must be written in the returned order. If the write fails after some of these
-    records, the topic still contains the state of the query.
+    The records must be written in the returned order. If only the first few are written, the
+    topic still contains the state of the query.
     """
     decision = state.decision
     assert not state.is_finished, decision

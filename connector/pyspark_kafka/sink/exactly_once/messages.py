@@ -97,7 +97,7 @@ class TaskResults:
     """The results of all tasks of one batch. `task` is the task of the first result.
 
     `replayed_number` is the number of the existing decision for this batch, or None. If such a
-    decision exists, the transactions in `prepared` replace its lost rows.
+    decision exists, the transactions in `prepared` replace the lost rows of the batch.
     """
 
     task: Task

@@ -266,7 +266,7 @@ def _is_settled(
 def _forget(
     client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
-    """Remove all records in one transaction, because a partly removed decision would be corrupt."""
+    """Remove the sink's state in one transaction. A partially removed decision would be corrupt."""
     topic.ensure()
     version = client.transaction_version()
     producer = client.transactional_producer(sink_id, owner, version)

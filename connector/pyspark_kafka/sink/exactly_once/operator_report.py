@@ -236,9 +236,9 @@ def examine(
 def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
     """Describe the sink's transactional id.
 
-    The DescribeTransactions request also contains a task id that does not exist, so the request
-    fails if the principal lacks DESCRIBE on the ids of tasks. ListTransactions would silently omit
-    these ids.
+    The DescribeTransactions request also contains a transactional id that no task uses. The request
+    therefore fails if the principal lacks DESCRIBE on the transactional ids of tasks, which
+    ListTransactions would silently omit.
     """
     try:
         return client.describe_transactions([sink_id, unused_task_id(sink_id)]).get(sink_id)

@@ -166,7 +166,7 @@ def time_text(time_ms: int) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return a duration as text: `1h02m`, `3m05s` or `7s`. Negative durations are `0s`."""
+    """Return a duration as text: `1h02m`, `3m05s` or `7s`. For a negative duration, return `0s`."""
     seconds = max(0, duration_ms // 1_000)
     if seconds >= 3_600:
         return f"{seconds // 3_600}h{seconds % 3_600 // 60:02}m"

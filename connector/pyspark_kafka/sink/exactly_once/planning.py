@@ -71,8 +71,8 @@ class LastDecision:
     """The last decision of a query. Tasks compare their batch with this decision.
 
     `lost` contains the numbers of the Spark partitions whose rows are lost. `totals_of_lost`
-    contains the totals of these rows per partition. `unknown` is set if the outcome of the decision
-    is unknown. In this case, the query cannot continue.
+    contains the totals of these rows per Spark partition. `unknown` is set if the outcome of the
+    decision is unknown. In this case, the query cannot continue.
     """
 
     number: int
@@ -174,7 +174,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
 
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
-    """Return the timeout of decision transactions. It is at most `transactionTimeout`."""
+    """Return the timeout of a transaction that writes a decision, at most `transactionTimeout`."""
     return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 

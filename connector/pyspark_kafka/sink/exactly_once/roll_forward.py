@@ -8,9 +8,10 @@ safely repeat this step, because the outcome of a transaction never changes.
     The outcome of an entry is the first of these that applies:
     (a) the decision is finished       done, without a request
     (b) EndTxn(commit) returns NONE    done
-    (c) the coordinator has this       PrepareCommit, CompleteCommit: done. PrepareAbort,
-        transaction, with the epoch    CompleteAbort: lost
-        after its end
+    (c) the coordinator stores the     PrepareCommit, CompleteCommit: done. PrepareAbort,
+        producer id and epoch that     CompleteAbort: lost
+        the transaction has after
+        it ends
     (d) the transaction is open        EndTxn(commit) is sent again
     (e) the log has the marker that    commit: done. abort: lost
         ended it
@@ -209,7 +210,9 @@ class _Committer:
         for entry in entries:
             outcome = self.outcome_of(entry, found.get(entry.transactional_id))
             self.outcomes[entry.transactional_id] = outcome
-            log.info("The outcome of '%s' is: %s", entry.transactional_id, outcome.value)
+            log.info(
+                "The outcome of transaction '%s' is: %s", entry.transactional_id, outcome.value
+            )
 
     def outcome_of(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
         outcome = _outcome_by_coordinator(entry, found)
@@ -309,7 +312,10 @@ _NOTHING_LOST: Final = "This error does not cause any rows to be lost."
 
 
 def _advice_to_continue(decision: Decision) -> str:
-    """Return advice on how to complete a committed batch. Never rerun a job without `batchId`."""
+    """Return advice on how to complete a committed batch.
+
+    A job without `batchId` must not be run again.
+    """
     if decision.batch_id is not None:
         return "Start the query again. It will first commit the remaining transactions."
     return (

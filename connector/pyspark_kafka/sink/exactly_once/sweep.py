@@ -85,7 +85,7 @@ def sweep(
     if aborted:
         log.warning(
             "Aborted %s of earlier attempts with transactionalId '%s': %s",
-            counted(len(aborted), "undecided open transaction"),
+            counted(len(aborted), "uncommitted transaction"),
             sink_id,
             ", ".join(sorted(aborted)[:10]),
         )
@@ -145,8 +145,8 @@ def _check_owner(
         return
     now = "no longer exists" if found is None else f"now belongs to {found.producer}"
     raise SinkFencedError(
-        f"Another run has taken over transactionalId '{sink_id}'. The id {now}, but it belonged to "
-        f"{owner}. This run stops. It has not changed any transaction of the other run.",
+        f"Another run has taken over transactionalId '{sink_id}'. The id {now}. It previously "
+        f"belonged to {owner}. This run has not changed any of the other run's transactions.",
         advice="If both queries are meant to run, give each query its own transactionalId.",
         transactional_id=sink_id,
     )
@@ -160,8 +160,8 @@ def is_held(
     """Return whether `owner` still owns the sink's transactional id.
 
     With transaction version 2, the coordinator bumps the epoch by one at the end of a transaction,
-    and once more for a new owner. Therefore, a committed transaction with the next epoch contains
-    the owner's own decision.
+    and once more for a new owner. Therefore, a committed transaction whose epoch directly follows
+    the epoch of `owner` contains the owner's own decision.
     """
     if found.producer == owner:
         return True

@@ -59,7 +59,7 @@ class JobPlan:
 class ExactlyOnceWrite:
     """An exactly-once implementation of `sink.writers.Write`.
 
-    Its first pickling plans the batch.
+    The batch is planned when the object is pickled for the first time.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tokens from an identity provider, requested with OIDC client credentials (KIP-768).
+"""Tokens from an identity provider, requested with the client credentials grant (KIP-768).
 
 Invariant: no error and no `repr` contains a secret or a token.
 """

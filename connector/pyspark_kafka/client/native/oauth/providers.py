@@ -110,7 +110,7 @@ def _provider(name: str, settings: Mapping[str, str], option: str) -> TokenProvi
         known = sorted({*VENDORS, *(point.name for point in entry_points(group=GROUP))})
         raise OptionError(
             f"Option '{option}' specifies the token provider {name!r}, which does not exist.",
-            advice=f"Use {', '.join(known)}, or the form module:callable.",
+            advice=f"Use {', '.join(known)}, or a callable in the form module:callable.",
             option=option,
         )
     return _load(found.value, option)
