@@ -29,7 +29,7 @@ LISTENERS = {
     "OAUTHBEARER with OIDC": _ENCRYPTED_LOGIN,
     "OAUTHBEARER with unsecured": _LOGIN,
     "Confluent Cloud": _ENCRYPTED_LOGIN,
-    "Aiven": _MUTUAL,
+    "For Aiven": _MUTUAL,
 }
 """The listener for each example, by the beginning of the paragraph above it."""
 

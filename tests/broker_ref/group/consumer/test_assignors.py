@@ -71,6 +71,7 @@ def check_is_complete(
     assert all(partitions for assignment in result.values() for partitions in assignment.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(first=groups(), second=groups())
 def test_every_partition_has_one_subscribed_owner(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker_ref.group.consumer.group import ConsumerGroup
 from tests.broker_ref.group.consumer.consumer_groups import Consumer, Groups, settle
+
+pytestmark = pytest.mark.slow
 
 MEMBERS = st.integers(0, 4)
 TOPICS = st.lists(st.sampled_from(["t", "t2", "t3"]), unique=True)

@@ -22,6 +22,7 @@ from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 _LONG = {
     "a_driver_killed_anywhere",
     "a_driver_killed_twice",
+    "an_old_driver_wakes_up_anywhere",
     "an_old_driver_works_while_the_new_one_writes",
 }
 """Scenarios that take seconds on the fake cluster."""
