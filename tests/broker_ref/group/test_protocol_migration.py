@@ -50,9 +50,15 @@ class Classic:
     """
 
     def __init__(
-        self, groups: Groups, *, is_eager: bool = False, assign: Assign | None = None
+        self,
+        groups: Groups,
+        *,
+        instance_id: str | None = None,
+        is_eager: bool = False,
+        assign: Assign | None = None,
     ) -> None:
         self.groups = groups
+        self.instance_id = instance_id
         self.is_eager = is_eager
         self.assign = assign or assigned
         self.member_id = ""
@@ -84,7 +90,9 @@ class Classic:
             self.owned = set()
         metadata = subscription("t", *self.owned)
         protocols = (MemberProtocol(name="range", metadata=metadata),)
-        self.join = self.groups.join(self.member_id, protocols=protocols)
+        self.join = self.groups.join(
+            self.member_id, group_instance_id=self.instance_id, protocols=protocols
+        )
 
     def _heartbeat(self) -> None:
         self._handle(self.groups.heartbeat(self.member_id, self.generation_id))
@@ -438,7 +446,10 @@ def test_a_rebalancing_group_is_converted() -> None:
 
 @pytest.mark.parametrize("has_member", [False, True])
 def test_group_in_its_first_rebalance_is_converted_with_a_valid_epoch(has_member: bool) -> None:
-    """The generation is 0, and a consumer without topics does not bump the group epoch."""
+    """The generation is 0, and a consumer without topics joins.
+
+    The group epoch is bumped only if the group has a member that needs an assignment.
+    """
     groups = Groups(config())
     protocols = (MemberProtocol(name="range", metadata=subscription("t")),)
     groups.join(requires_known_member_id=True)
@@ -451,7 +462,33 @@ def test_group_in_its_first_rebalance_is_converted_with_a_valid_epoch(has_member
     assert (group.generation_id, len(group.members)) == (0, has_member)
     consumer = Consumer(groups, "m1")
     assert consumer.join() is NONE
-    epochs = {member.member_epoch for member in groups.group.members.values()}
-    assert epochs == {consumer.epoch} == {groups.group.group_epoch} == {1}
-    assert groups.group.assignment_epoch == 1
+    assert consumer.epoch == groups.group.group_epoch == groups.group.assignment_epoch
+    epochs = [member.member_epoch for member in groups.group.members.values()]
+    assert epochs == ([1, 2] if has_member else [1])
     assert consumer.heartbeat() is NONE
+
+
+def test_conversion_continues_the_rebalance_of_the_classic_group() -> None:
+    """All partitions are assigned, although no subscription changes."""
+    # A static member changes its protocol during the first rebalance of the group.
+    groups = Groups(config())
+    Classic(groups, instance_id="i1").send_join()
+    consumer = Consumer(groups, "m1", "t", instance_id="i1")
+    assert consumer.join() is NONE
+    settle(groups, [consumer])
+    # A consumer without topics joins during the first rebalance.
+    groups = Groups(config())
+    classic, consumer = Classic(groups), Consumer(groups, "m1")
+    classic.member_id = groups.join(requires_known_member_id=True).result.member_id
+    classic.send_join()
+    assert consumer.join() is NONE
+    settle(groups, [classic, consumer])
+    # A static member changes its protocol after another member has left.
+    groups = Groups(config())
+    leaving, static = Classic(groups), Classic(groups, instance_id="i1")
+    run(groups, [leaving, static], 10)
+    assert leaving.owned
+    leaving.leave()
+    consumer = Consumer(groups, "m1", "t", instance_id="i1")
+    assert consumer.join() is NONE
+    settle(groups, [consumer])
