@@ -93,7 +93,6 @@ def handle(broker: Broker, call: Call, request: ConsumerGroupHeartbeatRequest) -
         )
     if not all(map(is_visible, request.subscribed_topic_names or ())):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.topic_authorization_failed)
-    owned = request.topic_partitions
     heartbeat = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -104,9 +103,7 @@ def handle(broker: Broker, call: Call, request: ConsumerGroupHeartbeatRequest) -
         subscribed_topic_names=request.subscribed_topic_names,
         subscribed_topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,
-        topic_partitions=(
-            None if owned is None else {one.topic_id: frozenset(one.partitions) for one in owned}
-        ),
+        topic_partitions=_owned(request),
         client_id=call.client_id or "",
         client_host=f"/{call.client_host}",
         requires_member_id=call.version >= FIRST_VERSION_OF_OWN_MEMBER_ID,
@@ -114,6 +111,19 @@ def handle(broker: Broker, call: Call, request: ConsumerGroupHeartbeatRequest) -
     return respond_to(
         broker.groups.consumer_heartbeat(heartbeat, is_visible, call.now_ms), _respond
     )
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> dict[Uuid, frozenset[int]] | None:
+    """Return the partitions that the member owns. The request may contain a topic several times.
+
+    Topics without partitions are included, because the list of a joining member must be empty.
+    """
+    if request.topic_partitions is None:
+        return None
+    owned: dict[Uuid, set[int]] = {}
+    for one in request.topic_partitions:
+        owned.setdefault(one.topic_id, set()).update(one.partitions)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
 def _respond(result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
