@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -33,8 +34,8 @@ IsVisible = Callable[[str], bool]
 class Resolution:
     """Finds the topics that match regular expressions, in steps.
 
-    Only topics that are visible to the client can match. `resolved` contains the results of the
-    completed steps.
+    Only topics that are visible to the client can match. As in Kafka, the ACLs are checked only for
+    matching topics, once per topic. `resolved` contains the results of the completed steps.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class Resolution:
     ) -> None:
         self.resolved: dict[str, ResolvedRegularExpression] = {}
         self._pending = list(regexes)
-        self._topics = [topic for topic in metadata.topics if is_visible(topic)]
+        self._topics = list(metadata.topics)
+        self._is_visible = cache(is_visible)
         self._version = metadata.end_offset
         self._now_ms = now_ms
 
@@ -57,19 +59,19 @@ class Resolution:
         regexes, self._pending = self._pending[:count], self._pending[count:]
         for regex in regexes:
             self.resolved[regex] = ResolvedRegularExpression(
-                topics=_matching(regex, self._topics),
+                topics=frozenset(filter(self._is_visible, _matching(regex, self._topics))),
                 version=self._version,
                 timestamp_ms=self._now_ms,
             )
         return not self._pending
 
 
-def _matching(regex: str, topics: Collection[str]) -> frozenset[str]:
+def _matching(regex: str, topics: Collection[str]) -> list[str]:
     try:
         pattern = compile_regex(regex)
     except ApiError:  # Possible only if a broker with RE2 wrote the record.
-        return frozenset()
-    return frozenset(topic for topic in topics if pattern.fullmatch(topic))
+        return []
+    return [topic for topic in topics if pattern.fullmatch(topic)]
 
 
 def compile_regex(regex: str) -> Any:

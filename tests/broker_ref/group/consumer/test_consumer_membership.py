@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.group.consumer import regular_expressions
 from broker_ref.group.consumer.group import ConsumerGroup, ConsumerGroupState
+from broker_ref.group.consumer.regular_expressions import Resolution
 from broker_ref.protocol.errors import ApiError
 from tests.broker_ref.group.consumer.consumer_groups import CONFIG, Consumer, Groups, settle
 
@@ -69,6 +70,21 @@ def test_requests_are_handled_while_regexes_are_resolved(monkeypatch: pytest.Mon
     groups.schedule.run(groups.now_ms)
     assert set(groups.group.resolved) == {"t2", "t3"}
     assert groups.group.group_epoch == epoch + 1
+
+
+def test_only_topics_that_match_a_regex_are_authorized() -> None:
+    """Each of these topics is authorized once, even if several expressions match it."""
+    checked: list[str] = []
+
+    def is_visible(topic: str) -> bool:
+        checked.append(topic)
+        return topic == "t2"
+
+    metadata = Groups().driver.broker.metadata
+    resolution = Resolution(["t2|t3", "t2", "t3"], metadata, is_visible, now_ms=0)
+    assert resolution.step()
+    assert [set(one.topics) for one in resolution.resolved.values()] == [{"t2"}, {"t2"}, set()]
+    assert sorted(checked) == ["t2", "t3"]
 
 
 def test_timers_continue_after_a_failover() -> None:
