@@ -10,7 +10,7 @@ A reply never contains state that is not replicated. Source: KIP-848; the part o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -99,7 +99,7 @@ class ConsumerMembership:
         """Use the current dynamic configs of the broker."""
         self.manager.config = config
 
-    def topics_changed(self, names: Collection[str], *, created_at: int | None) -> None:
+    def topics_changed(self, names: Set[str], *, created_at: int | None) -> None:
         """Request a metadata refresh for all groups that subscribe to one of these topics.
 
         `created_at` is the offset of the metadata log at which topics were created, or None if no
@@ -108,7 +108,7 @@ class ConsumerMembership:
         if created_at is not None:
             self.manager.new_topics_version = created_at
         for group in self._shard.groups.values():
-            if isinstance(group, ConsumerGroup) and not group.subscribed_topics.isdisjoint(names):
+            if isinstance(group, ConsumerGroup) and group.subscribes_to_any(names):
                 group.request_metadata_refresh()
 
     def assignor_of(self, group: ConsumerGroup) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -174,17 +174,25 @@ class ConsumerGroup:
             return member.subscribed_topic_names
         return member.subscribed_topic_names | resolved.topics
 
-    @property
-    def subscribed_topics(self) -> frozenset[str]:
-        """The topics to which at least one member subscribes."""
-        return frozenset().union(
-            *(member.subscribed_topic_names for member in self.members.values()),
-            *(one.topics for regex, one in self.resolved.items() if self.subscribed_regexes[regex]),
-        )
+    def subscribes_to_any(self, topics: Set[str]) -> bool:
+        """Return whether at least one member subscribes to one of the topics."""
+        return any(not subscribed.isdisjoint(topics) for subscribed in self._subscriptions())
 
     def subscribed_of(self, topics: Set[str]) -> Set[str]:
         """Return the topics in `topics` to which at least one member subscribes."""
-        return self.subscribed_topics & topics
+        return frozenset().union(*(topics & subscribed for subscribed in self._subscriptions()))
+
+    def _subscriptions(self) -> Iterator[frozenset[str]]:
+        """Yield the topics of each member and of each regular expression.
+
+        The union of these topics can be expensive to calculate, because a group can have many
+        members.
+        """
+        for member in self.members.values():
+            yield member.subscribed_topic_names
+        for regex, resolved in self.resolved.items():
+            if self.subscribed_regexes[regex]:
+                yield resolved.topics
 
     def has_metadata_expired(self, now_ms: int) -> bool:
         """Return whether the metadata of the subscribed topics must be checked again."""

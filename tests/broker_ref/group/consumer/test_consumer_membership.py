@@ -72,6 +72,19 @@ def test_requests_are_handled_while_regexes_are_resolved(monkeypatch: pytest.Mon
     assert groups.group.group_epoch == epoch + 1
 
 
+def test_a_group_subscribes_to_topics_by_name_and_by_regex() -> None:
+    groups = Groups()
+    members = [
+        Consumer(groups, "m1", "t2"),
+        Consumer(groups, "m2", subscribed_topic_regex="t3"),
+    ]
+    assert [member.join() for member in members] == [NONE, NONE]
+    groups.advance(1)
+    group, topics = groups.group, ("t", "t2", "t3")
+    assert [group.subscribes_to_any({topic}) for topic in topics] == [False, True, True]
+    assert group.subscribed_of(set(topics)) == {"t2", "t3"}
+
+
 def test_only_topics_that_match_a_regex_are_authorized() -> None:
     """Each of these topics is authorized once, even if several expressions match it."""
     checked: list[str] = []
