@@ -150,9 +150,11 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
             for topic in request.topics
         )
     )
-    # If the checkpoint fails, the records can reappear after a crash, as in Kafka.
-    with suppress(StorageError):
-        broker.replicas.checkpoint()
+    # A checkpoint processes all partitions, so requests that change nothing must not cause one.
+    if delayed.keys():
+        # If the checkpoint fails, the records can reappear after a crash, as in Kafka.
+        with suppress(StorageError):
+            broker.replicas.checkpoint()
     done = delayed.try_complete(call.now_ms)
     if done is not None:
         return done

@@ -214,6 +214,19 @@ def test_deleted_records_are_out_of_range_even_after_a_crash(driver: NodeDriver)
     assert high.low_watermark == 4
 
 
+def test_rejected_deletions_cause_no_checkpoint(
+    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints: list[int] = []
+    monkeypatch.setattr(
+        driver.broker.replicas, "checkpoint", lambda: checkpoints.append(driver.now_ms)
+    )
+    (response,) = driver.call(delete_records("t", 0, 99)).topics[0].partitions
+    assert (response.error_code, checkpoints) == (ErrorCode.offset_out_of_range, [])
+    driver.call(delete_records("t", 0, 1))
+    assert len(checkpoints) == 1
+
+
 def delete_records(name: Any, index: Any, offset: Any) -> Any:
     partition = delete_records_v2.DeleteRecordsPartition(partition_index=index, offset=offset)
     topic = delete_records_v2.DeleteRecordsTopic(name=name, partitions=(partition,))
