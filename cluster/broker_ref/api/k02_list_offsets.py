@@ -190,10 +190,11 @@ def _look_up(
             offset=_end_offset(partition, request),
             leader_epoch=partition.leader_epoch,
         )
-    found = None
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return PartitionResponse(partition_index=index)
     if timestamp == MAX_TIMESTAMP:
         found = log.offset_of_max_timestamp(end_offset=_end_offset(partition, request))
-    elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    else:
         found = log.offset_for_timestamp(timestamp, end_offset=_end_offset(partition, request))
     if found is None:
         _require_known_end(partition, request)
