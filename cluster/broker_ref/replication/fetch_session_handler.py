@@ -16,6 +16,7 @@ partitions at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -73,9 +74,15 @@ class FetchSessionHandler:
         return not self._partitions
 
     def add(self, key: SessionKey, partition: FetchPartition) -> None:
-        """Add a partition, or change its offset or other fields."""
-        self._partitions[key] = partition
-        self._changed[key] = None
+        """Add a partition, or change its offset or other fields.
+
+        A changed partition moves behind the others, so that each partition is fetched in turn even
+        if every request contains all partitions.
+        """
+        if self._partitions.get(key) != partition:
+            self._partitions.pop(key, None)
+            self._partitions[key] = partition
+            self._changed[key] = None
 
     def remove(self, key: SessionKey) -> None:
         """Remove a partition."""
@@ -144,12 +151,10 @@ class FetchSessionHandler:
 
 
 def _by_topic(partitions: Mapping[SessionKey, FetchPartition]) -> tuple[FetchTopic, ...]:
-    by_topic: dict[Uuid, list[FetchPartition]] = {}
-    for (topic_id, _), partition in partitions.items():
-        by_topic.setdefault(topic_id, []).append(partition)
+    """Group the partitions by topic in their order. The result can contain a topic repeatedly."""
     return tuple(
-        FetchTopic(topic_id=topic_id, partitions=tuple(found))
-        for topic_id, found in by_topic.items()
+        FetchTopic(topic_id=topic_id, partitions=tuple(partition for _, partition in found))
+        for topic_id, found in groupby(partitions.items(), key=lambda item: item[0][0])
     )
 
 

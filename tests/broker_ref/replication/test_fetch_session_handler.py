@@ -88,3 +88,17 @@ def test_requests_without_a_session_contain_all_partitions(handler: FetchSession
     sent(handler, session_id=0)
     for _ in range(2):
         assert partitions(sent(handler, session_id=0)) == list(range(COUNT))
+
+
+def test_changed_partitions_move_to_the_end() -> None:
+    handler = FetchSessionHandler()
+    keys = [(TOPIC_ID, 0), (TOPIC_ID, 1), (Uuid(int=2000), 2), (TOPIC_ID, 3)]
+
+    def order(*offsets: int) -> list[int]:
+        for key, offset in zip(keys, offsets, strict=True):
+            handler.add(key, state(key[1], offset))
+        return partitions(sent(handler, session_id=0))
+
+    assert order(0, 0, 0, 0) == [0, 1, 2, 3]
+    assert order(9, 0, 0, 9) == [1, 2, 0, 3]
+    assert order(9, 9, 0, 9) == [2, 0, 3, 1]
