@@ -107,8 +107,8 @@ class FetchSession:
     last_fetch: LastFetch
     client: Hashable = None
     """The values of the last request that determine what the client may read."""
-    watched: dict[Hashable, None] = field(default_factory=dict)
-    """The keys of all partitions that have been idle."""
+    watched: dict[PartitionPlace, Hashable] = field(default_factory=dict)
+    """The keys of the partitions that have been idle since they were added to the session."""
     _idle: dict[PartitionPlace, RemoteReplica | None] = field(default_factory=dict)
 
     @property
@@ -233,10 +233,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is None:
             return
-        for key in session.watched:
-            self._watching[key].pop(session_id)
-            if not self._watching[key]:
-                del self._watching[key]
+        for place in tuple(session.watched):
+            self._unwatch(session, place)
         session.is_removed = True
         self._wake(FetchSessionKey(session_id=session_id))
 
@@ -274,7 +272,10 @@ class FetchSessionCache:
                 f"{'id' if session.by_topic_id else 'name'}, but the request does not. Create a "
                 "new session.",
             )
+        forgotten = tuple(forgotten)
         session.update(requested, forgotten)
+        for place in forgotten:
+            self._unwatch(session, place)
         if not session.partitions:
             self.remove(session_id)
             return None
@@ -285,7 +286,16 @@ class FetchSessionCache:
     def watch(self, session: FetchSession, place: PartitionPlace, key: Hashable) -> None:
         """Mark the partition at `place` as active when the partition with this key changes."""
         self._watching.setdefault(key, {})[session.session_id] = place
-        session.watched[key] = None
+        session.watched[place] = key
+
+    def _unwatch(self, session: FetchSession, place: PartitionPlace) -> None:
+        key = session.watched.pop(place, None)
+        watching = self._watching.get(key, {})
+        # If a topic was deleted and created again, the places of both topic ids have the same key.
+        if watching.get(session.session_id) == place:
+            del watching[session.session_id]
+            if not watching:
+                del self._watching[key]
 
     def partitions_changed(self, keys: Iterable[Hashable]) -> list[FetchSessionKey]:
         """Handle changes to partitions, and return the keys of the sessions that watch them."""

@@ -6,6 +6,7 @@ They also limit the cost of waking up a waiting fetch.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -65,9 +66,16 @@ class Cache:
             partitions(size), privileged=privileged, by_topic_id=False, now_ms=at_ms
         )
 
-    def resume(self, session_id: int, epoch: int = 1, *, at_ms: int = 0) -> FetchSession | None:
+    def resume(
+        self,
+        session_id: int,
+        epoch: int = 1,
+        *,
+        forgotten: Iterable[PartitionPlace] = (),
+        at_ms: int = 0,
+    ) -> FetchSession | None:
         return self.sessions.resume(
-            session_id, epoch, by_topic_id=False, requested={}, forgotten=(), now_ms=at_ms
+            session_id, epoch, by_topic_id=False, requested={}, forgotten=forgotten, now_ms=at_ms
         )
 
     def has(self, session_id: int) -> bool:
@@ -142,6 +150,19 @@ def test_a_follower_does_not_evict_a_recent_follower() -> None:
     cache = Cache(1)
     cache.create(size=1, privileged=True)
     assert cache.create(size=9, privileged=True) == INVALID_SESSION_ID
+
+
+def test_forgotten_partitions_are_not_watched() -> None:
+    cache = Cache(1)
+    session_id = cache.create(size=3)
+    session = cache.resume(session_id)
+    assert session is not None
+    for index, key in enumerate(["recreated", "recreated", "other"]):
+        cache.sessions.watch(session, ("t", index), key)
+    cache.resume(session_id, epoch=2, forgotten=[("t", 0), ("t", 2)])
+    assert cache.sessions.partitions_changed(["other"]) == []
+    assert len(cache.sessions.partitions_changed(["recreated"])) == 1
+    assert session.watched == {("t", 1): "recreated"}
 
 
 def test_session_epochs_wrap_to_one() -> None:
