@@ -73,10 +73,14 @@ class FetcherContext:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _PartitionFetchState:
-    """The fetch state of a partition in one leader epoch. `delay` is the backoff timer."""
+    """The fetch state of a partition in one leader epoch. `delay` is the backoff timer.
+
+    `is_in_sync` is true if the lag was zero after the last response (`isReplicaInSync`).
+    """
 
     partition: Partition
     leader_epoch: int
+    is_in_sync: bool = False
     delay: Timer | None = None
 
     @property
@@ -98,6 +102,8 @@ class ReplicaFetcher:
         self._channel = channel
         self._session = FetchSessionHandler()
         self._followed: dict[SessionKey, _PartitionFetchState] = {}
+        self._not_in_sync: dict[SessionKey, _PartitionFetchState] = {}
+        """The fetched partitions that are not in sync. They may be throttled."""
         self._is_in_flight = False
         self._backoff: Timer | None = None
         self._is_closed = False
@@ -127,7 +133,7 @@ class ReplicaFetcher:
         except Exception as error:  # Other partitions must still be added.
             self._handle_log_error(followed, error)
         else:
-            self._fetch_unless_throttled(followed)
+            self._add_to_session(followed)
 
     def remove_partition(self, partition: Partition) -> None:
         """Stop fetching a partition."""
@@ -135,7 +141,7 @@ class ReplicaFetcher:
         followed = self._followed.pop(key, None)
         if followed is not None and followed.delay is not None:
             followed.delay.cancel()
-        self._session.remove(key)
+        self._remove_from_session(key)
 
     def update_log_start_offset(self, partition: Partition) -> None:
         """Send the new log start offset of a partition with the next fetch request."""
@@ -148,6 +154,7 @@ class ReplicaFetcher:
         """Send a fetch request, unless one is in flight or there are no partitions to fetch."""
         if self._is_in_flight or self._is_closed or self._backoff is not None:
             return
+        self._delay_throttled()
         if self._session.is_empty:
             return
         config = self._config
@@ -231,20 +238,18 @@ class ReplicaFetcher:
             return
         if fetched.error_code is ErrorCode.none:
             try:
-                self._append(followed.partition, fetched)
-                if followed.partition.log.log_end_offset < fetched.high_watermark:
-                    self._fetch_unless_throttled(followed)
-                else:
-                    self._add_to_session(followed)
+                self._append(followed, fetched)
+                self._add_to_session(followed)
             except Exception as error:  # Other partitions must still be processed.
                 self._handle_log_error(followed, error)
         elif fetched.error_code is ErrorCode.offset_out_of_range:
-            self._session.remove(key)
+            self._remove_from_session(key)
             self._list_offset(followed, LATEST_TIMESTAMP, self._handle_end_offset)
         else:
             self._handle_error_code(followed, fetched.error_code)
 
-    def _append(self, partition: Partition, fetched: FetchedPartition) -> None:
+    def _append(self, followed: _PartitionFetchState, fetched: FetchedPartition) -> None:
+        partition = followed.partition
         diverging = fetched.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             partition.truncate_to_divergence(
@@ -258,6 +263,7 @@ class ReplicaFetcher:
                 leader_log_start_offset=fetched.log_start_offset,
                 now_ms=self._clock(),
             )
+            followed.is_in_sync = partition.log.log_end_offset >= fetched.high_watermark
             if self._quota.is_throttled(partition.key.topic, partition.key.partition):
                 self._quota.record(len(fetched.records or b""))
 
@@ -268,7 +274,7 @@ class ReplicaFetcher:
                 "%s: leader epoch %d is fenced. Fetching is paused until new metadata arrives",
                 name, followed.leader_epoch,
             )  # fmt: skip
-            self._session.remove(followed.session_key)
+            self._remove_from_session(followed.session_key)
             return
         logger.info("%s: the fetch failed with %s and will be retried", name, error_code.name)
         self._delay(followed)
@@ -350,6 +356,7 @@ class ReplicaFetcher:
         partition = followed.partition
         if leader_end_offset < partition.log.log_end_offset:
             partition.truncate_to(leader_end_offset, now_ms=self._clock())
+            followed.is_in_sync = True
             self._add_to_session(followed)
         else:
             self._list_offset(followed, EARLIEST_TIMESTAMP, self._handle_start_offset)
@@ -361,6 +368,7 @@ class ReplicaFetcher:
         partition = followed.partition
         if leader_start_offset > partition.log.log_end_offset:
             partition.truncate_fully_and_start_at(leader_start_offset, now_ms=self._clock())
+        followed.is_in_sync = False
         self._add_to_session(followed)
 
     # The fetch session
@@ -380,24 +388,33 @@ class ReplicaFetcher:
             ),
         )
 
-    def _fetch_unless_throttled(self, followed: _PartitionFetchState) -> None:
-        """Fetch a partition, or delay it if it is throttled and the follower quota is exceeded."""
-        key = followed.partition.key
-        if self._quota.is_throttled(key.topic, key.partition) and self._quota.is_quota_exceeded():
-            self._delay(followed)
-        else:
-            self._add_to_session(followed)
+        # The order ensures that throttled partitions are fetched in turn.
+        self._not_in_sync.pop(followed.session_key, None)
+        if not followed.is_in_sync:
+            self._not_in_sync[followed.session_key] = followed
+
+    def _remove_from_session(self, key: SessionKey) -> None:
+        self._session.remove(key)
+        self._not_in_sync.pop(key, None)
+
+    def _delay_throttled(self) -> None:
+        """Delay the throttled partitions that are not in sync if the follower quota is exceeded."""
+        if self._quota.is_quota_exceeded():
+            for followed in tuple(self._not_in_sync.values()):
+                key = followed.partition.key
+                if self._quota.is_throttled(key.topic, key.partition):
+                    self._delay(followed)
 
     def _delay(self, followed: _PartitionFetchState) -> None:
         """Stop fetching a partition until the backoff has elapsed."""
         if not self._is_current(followed):
             return
-        self._session.remove(followed.session_key)
+        self._remove_from_session(followed.session_key)
 
         def fetch_again(now_ms: int) -> None:
             del now_ms
             followed.delay = None
-            self._fetch_unless_throttled(followed)
+            self._add_to_session(followed)
             self.maybe_fetch()
 
         followed.delay = self._after_backoff(fetch_again)

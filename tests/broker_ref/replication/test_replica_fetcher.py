@@ -167,9 +167,9 @@ def test_failing_truncation_does_not_stop_other_partitions() -> None:
     assert leader.last_request() == ([(0, 5), (1, 3)], [])
 
 
-def test_throttled_partition_waits_while_the_quota_is_exceeded() -> None:
-    leader = Leader(Replica(0), Replica(1))
-    configs = {FOLLOWER_REPLICAS: "0:2,1:3"}
+def test_throttled_partitions_wait_while_the_quota_is_exceeded() -> None:
+    leader = Leader(Replica(0), Replica(1), Replica(2))
+    configs = {FOLLOWER_REPLICAS: "0:2,1:3,2:2"}
     leader.metadata.topics["t"] = Topic(name="t", topic_id=TOPIC_ID, configs=configs)
     leader.quota.limit = 5
 
@@ -187,16 +187,24 @@ def test_throttled_partition_waits_while_the_quota_is_exceeded() -> None:
         )
 
     respond(0, 1, high_watermark=1_000)
-    assert leader.last_request() == ([(1, 100)], [0])
+    assert leader.last_request() == ([(1, 100)], [0, 2])
     leader.pass_time(BACKOFF_MS)  # The rate is still 100 bytes/s.
     respond(1, high_watermark=1_000)
     assert leader.last_request() == ([(1, 200)], [])
     for _ in range(SAMPLES):
         leader.pass_time(SAMPLE_MS)
     respond(1, high_watermark=1_000)
-    assert leader.last_request() == ([(0, 100), (1, 300)], [])
+    assert leader.last_request() == ([(2, 0), (0, 100), (1, 300)], [])
     respond(0, high_watermark=200)
-    assert leader.last_request() == ([(0, 200)], []), "a replica without lag is not throttled"
+    assert leader.last_request() == ([(0, 200)], [2]), "a replica in sync is not throttled"
+    leader.respond_with(
+        FetchedPartition(
+            partition_index=0, error_code=ErrorCode.unknown_server_error, high_watermark=-1
+        )
+    )
+    leader.pass_time(BACKOFF_MS)
+    respond(1, high_watermark=1_000)
+    assert leader.last_request() == ([(0, 200), (1, 400)], []), "nor after an error"
 
 
 def test_rate_is_the_average_of_the_last_samples() -> None:
