@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from kio.schema.errors import ErrorCode
+
 from broker_ref.frozen import dataclass
 from broker_ref.log.batch import (
     HEADER_BYTES,
@@ -483,7 +485,9 @@ class LogSegment:
         """Find a record by timestamp.
 
         Return the first record at or after `start_offset` whose timestamp is at least
-        `timestamp_ms`.
+        `timestamp_ms`. Raises: LogError(INVALID_RECORD) if all records of a batch are older than
+        the maximum timestamp in its header. The search does not continue after such a batch,
+        because it could then decode an unlimited number of batches.
         """
         if self.max_timestamp < timestamp_ms:
             return None
@@ -494,10 +498,22 @@ class LogSegment:
         for position, header in self._headers(found[0], found[1].base_offset):
             if header.base_offset >= end_offset:
                 return None
-            if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
-                hit = self._first_record(position, header, timestamp_ms, start_offset)
-                if hit is not None:
-                    return hit if hit.offset < end_offset else None
+            if (
+                header.record_count == 0  # Compaction has removed all records.
+                or header.max_timestamp < timestamp_ms
+                or header.last_offset < start_offset
+            ):
+                continue
+            hit = self._first_record(position, header, timestamp_ms, start_offset)
+            if hit is not None:
+                return hit if hit.offset < end_offset else None
+            if header.base_offset >= start_offset:
+                raise LogError(
+                    ErrorCode.invalid_record,
+                    f"The header of the batch at offset {header.base_offset} in {self.path} "
+                    f"contains the maximum timestamp {header.max_timestamp}, but no record in the "
+                    f"batch has a timestamp of at least {timestamp_ms}.",
+                )
         return None
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:

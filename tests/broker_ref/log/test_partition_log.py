@@ -13,6 +13,7 @@ from broker_ref.log.batch import (
     TimestampType,
     crc_matches,
     decode_records,
+    encode_batch,
     unpack_header,
 )
 from broker_ref.log.config import LogConfig
@@ -374,6 +375,23 @@ def test_timestamp_lookup_under_log_append_time_finds_the_first_record() -> None
     found = log.offset_for_timestamp(NOW_MS + 1, end_offset=6)
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (3, NOW_MS + 10)
+
+
+def test_timestamp_lookup_ends_at_a_wrong_max_timestamp() -> None:
+    log = open_log(MemoryStorage())
+    append(log, encode_batch([Record(timestamp=NOW_MS + 50), Record(timestamp=NOW_MS)]))
+    log.delete_records_before(1)
+    empty = patched(batch()[:HEADER_BYTES], base_offset=2, length=HEADER_BYTES - 12,
+                    record_count=0, max_timestamp=NOW_MS + 50)  # fmt: skip
+    log.append_as_follower(empty, now_ms=NOW_MS)
+    append(log, patched(batch(), max_timestamp=NOW_MS + 40))
+    append(log, batch(timestamp=NOW_MS + 45))
+    found = log.offset_for_timestamp(NOW_MS + 41, end_offset=5)
+    assert found is not None
+    assert found.offset == 4, "removed records do not end the lookup"
+    with pytest.raises(LogError) as error:
+        log.offset_for_timestamp(NOW_MS + 30, end_offset=5)
+    assert error.value.error_code is ErrorCode.invalid_record
 
 
 # Retention
