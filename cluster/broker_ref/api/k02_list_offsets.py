@@ -19,18 +19,22 @@ or -2 for debugging. Followers also serve requests with the `replica_id` -2.
 
 A new leader rejects some requests from consumers while its high watermark is below the start of its
 leader epoch. During this time, a request for the latest offset, or for a timestamp without a
-result, fails with OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
+result, fails with OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE before version 5 (KIP-207).
+
+A lookup by timestamp decodes records. If a request requires many lookups, the broker performs them
+in steps and serves other requests between the steps. Source:
 `kafka.server.KafkaApis.handleListOffsetRequest`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.frozen import dataclass
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
@@ -59,6 +63,15 @@ CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
 
 FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+
+WORK_PER_STEP: Final = 10_000
+"""The number of records that one step decodes. This takes about 100 ms.
+
+A step exceeds this number by at most one lookup.
+"""
+
+LOOKUP_WORK: Final = 100
+"""A lookup counts as this many additional records, because it reads from the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +127,50 @@ class ListOffsetsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+@dataclass(slots=True, kw_only=True)
+class DelayedListOffsets:
+    """A ListOffsets request that is processed in steps. The last step yields the response."""
+
+    steps: Iterator[ListOffsetsResponse | None]
+
+    def try_complete(self, now_ms: int) -> None:
+        """Return None, because the next step runs at the deadline."""
+
+    def expire(self, now_ms: int) -> object:
+        """Run the next step. Return the response, or a `Wait` if more steps remain."""
+        response = next(self.steps)
+        return response or Wait(operation=self, keys=(), deadline_ms=now_ms)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    """A step of a request. `work` is the number of decoded records."""
+
+    work: int = 0
+
+
+def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> object:
     """Look up the offset for every requested partition."""
+    return DelayedListOffsets(steps=_steps(broker, call, request)).expire(call.now_ms)
+
+
+def _steps(
+    broker: Broker, call: Call, request: ListOffsetsRequest
+) -> Iterator[ListOffsetsResponse | None]:
+    """Look up the offsets. Yield None after each step except the last, then the response."""
     named = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
     )
     responses: dict[str, dict[int, PartitionResponse]] = {}
+    step = _Step()
     for topic in request.topics:
         of_topic = responses.setdefault(topic.name, {})
         for partition in topic.partitions:
+            if step.work >= WORK_PER_STEP:
+                yield None
+                step = _Step()
             index = partition.partition_index
             if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name):
                 of_topic[index] = PartitionResponse(
@@ -135,8 +181,10 @@ def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffse
                     partition_index=index, error_code=ErrorCode.invalid_request
                 )
             else:
-                of_topic[index] = _partition(broker, call, request, topic.name, partition)
-    return ListOffsetsResponse(
+                of_topic[index] = _partition(
+                    broker, call, request, topic.name, partition, step=step
+                )
+    yield ListOffsetsResponse(
         topics=tuple(
             TopicResponse(name=name, partitions=tuple(of_topic.values()))
             for name, of_topic in responses.items()
@@ -150,6 +198,8 @@ def _partition(
     request: ListOffsetsRequest,
     topic: str,
     requested: RequestedPartition,
+    *,
+    step: _Step,
 ) -> PartitionResponse:
     index = requested.partition_index
     timestamp = requested.timestamp
@@ -161,8 +211,10 @@ def _partition(
             partition.check_replica(requested.current_leader_epoch)
         else:
             partition.check_leader(requested.current_leader_epoch)
-        return _look_up(partition, request, index, timestamp)
+        return _look_up(partition, request, index, timestamp, step=step)
     except (ApiError, LogError) as error:
+        if isinstance(error, LogError):  # The lookup may have decoded an entire batch.
+            step.work += WORK_PER_STEP
         error_code = error.error_code
         if (
             error_code is ErrorCode.offset_not_available
@@ -173,7 +225,7 @@ def _partition(
 
 
 def _look_up(
-    partition: Partition, request: ListOffsetsRequest, index: int, timestamp: int
+    partition: Partition, request: ListOffsetsRequest, index: int, timestamp: int, *, step: _Step
 ) -> PartitionResponse:
     log = partition.log
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -196,9 +248,11 @@ def _look_up(
         found = log.offset_of_max_timestamp(end_offset=_end_offset(partition, request))
     else:
         found = log.offset_for_timestamp(timestamp, end_offset=_end_offset(partition, request))
+    step.work += LOOKUP_WORK
     if found is None:
         _require_known_end(partition, request)
         return PartitionResponse(partition_index=index)
+    step.work += found.records_decoded
     return PartitionResponse(
         partition_index=index,
         timestamp=found.timestamp_ms,

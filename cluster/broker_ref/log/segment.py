@@ -51,11 +51,15 @@ _EXTENT = struct.Struct("!qi4xb6xi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampAndOffset:
-    """The timestamp in milliseconds, the offset and the leader epoch of a record."""
+    """The timestamp in milliseconds, the offset and the leader epoch of a record.
+
+    The record is the last of `records_decoded` records that were decoded to find it.
+    """
 
     timestamp_ms: int
     offset: int
     leader_epoch: int
+    records_decoded: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,13 +540,14 @@ class LogSegment:
         has_one_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         batch = self._log.read(position, header.size_bytes)
         self._whole_batches(batch, position, header.base_offset, header.next_offset)
-        for record in decode_records(batch):
+        for count, record in enumerate(decode_records(batch), start=1):
             found_ms = header.max_timestamp if has_one_time else record.timestamp
             if found_ms >= timestamp_ms and record.offset >= start_offset:
                 return TimestampAndOffset(
                     timestamp_ms=found_ms,
                     offset=record.offset,
                     leader_epoch=header.partition_leader_epoch,
+                    records_decoded=count,
                 )
         return None
 

@@ -9,13 +9,15 @@ from kio.schema.delete_records.v2 import request as delete_records_v2
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_offsets
 
+from broker_ref.api import k02_list_offsets
 from broker_ref.config import BrokerConfig
+from broker_ref.events import FrameReceived, TimePassed
 from broker_ref.log.batch import Compression, parse_batches
 from broker_ref.log.records import Record, encode_record
 from integration.raw import request as plain_request
 from integration.simulation.event_queue import START_MS
 from tests.broker_ref.log.batches import patched, with_section
-from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.node.driver import NodeDriver, only_response, request_frame
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -196,6 +198,26 @@ def test_an_invalid_timestamp_is_a_partition_error(driver: NodeDriver) -> None:
     assert produced(driver.call(produce(lying))).error_code is ErrorCode.none
     assert look_up(driver, START_MS + 2000) == (ErrorCode.invalid_record, -1, -1, -1)
     assert look_up(driver, START_MS) == (ErrorCode.none, 0, START_MS, 0)
+
+
+def test_timestamps_are_looked_up_in_steps(
+    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(driver, "many", 3)
+    for index in range(3):
+        driver.call(produce(batch("a"), topic="many", partition=index))
+    monkeypatch.setattr(k02_list_offsets, "LOOKUP_WORK", 0)
+    monkeypatch.setattr(k02_list_offsets, "WORK_PER_STEP", 2)
+    partitions = [{"partition_index": index, "timestamp": 0} for index in range(3)]
+    requested = plain_request(
+        "list_offsets", 9, replica_id=-1, topics=[{"name": "many", "partitions": partitions}]
+    )
+    frame = FrameReceived(connection_id=1, frame=request_frame(requested))
+    assert driver.node.handle(frame, driver.now_ms) == []
+    assert driver.node.next_deadline_ms() == driver.now_ms
+    effects: Any = driver.node.handle(TimePassed(), driver.now_ms)
+    (topic,) = only_response(requested, effects).topics
+    assert [(p.partition_index, p.offset) for p in topic.partitions] == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_list_offsets_checks_leader_epochs(driver: NodeDriver) -> None:
