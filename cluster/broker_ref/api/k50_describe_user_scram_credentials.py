@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, on_cluster
 from broker_ref.frozen import dataclass
 from broker_ref.security.acls import AclOperation
+from broker_ref.security.scram import ScramMechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,8 @@ def _result(broker: Broker, user: str, count: int) -> UserResult:
         )
     infos = tuple(
         CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
-        for (mechanism, name), credential in broker.metadata.scram_credentials.items()
-        if name == user
+        for mechanism in ScramMechanism
+        if (credential := broker.metadata.scram_credential(mechanism, user)) is not None
     )
     if not infos:
         return UserResult(

@@ -10,6 +10,7 @@ import pytest
 
 from broker_ref.api import k02_list_offsets as list_offsets
 from broker_ref.api import k32_describe_configs as describe_configs_api
+from broker_ref.api import k50_describe_user_scram_credentials as describe_credentials_api
 from broker_ref.api import k66_list_transactions as list_transactions_api
 from broker_ref.api.contract import Call
 from broker_ref.controller.metadata import Commit
@@ -19,6 +20,7 @@ from broker_ref.controller_api import k20_delete_topics as delete_topics
 from broker_ref.controller_api import k37_create_partitions as create_partitions
 from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.security.scram import ScramCredential
 from integration.simulation.event_queue import START_MS
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic, ms, request
@@ -115,6 +117,17 @@ def describe_configs(driver: NodeDriver, entries: int) -> None:
     assert calls < 10 * entries, "each config is compared with each key"
 
 
+def describe_credentials(driver: NodeDriver, entries: int) -> None:
+    credential = ScramCredential(salt=b"", stored_key=b"", server_key=b"", iterations=4096)
+    names = [CountedName(f"user {index}") for index in range(entries)]
+    driver.broker.metadata.scram_credentials = dict.fromkeys(
+        [(1, name) for name in names], credential
+    )
+    asked = describe_credentials_api.DescribeUserScramCredentialsRequest(users=None)
+    described = describe_credentials_api.handle(driver.broker, CALL, asked).results
+    assert [each.user for each in described if each.credential_infos] == names
+
+
 def list_transactions(driver: NodeDriver, entries: int) -> None:
     driver.call(request(10, 2, key="x", key_type=1))
     driver.call(request(22, 4, transactional_id="x", transaction_timeout=ms(60_000)))
@@ -133,6 +146,7 @@ def list_transactions(driver: NodeDriver, entries: int) -> None:
     "ask",
     [
         describe_configs,
+        describe_credentials,
         list_transactions,
         look_up_offsets,
         make_topics,
