@@ -70,6 +70,14 @@ def test_append_adds_to_a_list_and_starts_from_the_default(
     assert own_settings(raw, name) == {"cleanup.policy": "delete,compact"}
 
 
+def test_empty_elements_at_the_end_are_not_appended(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(**{"cleanup.policy": "compact"})
+    assert change(raw, name, ("cleanup.policy", APPEND, "delete,,")).error_code == ErrorCode.none
+    await_own(raw, name, {"cleanup.policy": "compact,delete"})
+
+
 def test_subtract_removes_from_a_list(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"cleanup.policy": "compact,delete"})
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
@@ -79,6 +87,13 @@ def test_subtract_removes_from_a_list(raw: RawConnection, topic: TopicFactory) -
     assert own_settings(raw, name) == {"cleanup.policy": "compact"}
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "compact")).error_code == ErrorCode.none
     await_own(raw, name, {"cleanup.policy": ""})
+
+
+def test_subtract_removes_the_first_occurrence(raw: RawConnection, topic: TopicFactory) -> None:
+    config = "follower.replication.throttled.replicas"
+    name = topic(**{config: "1:1,2:1,1:1"})
+    assert change(raw, name, (config, SUBTRACT, "1:1")).error_code == ErrorCode.none
+    await_own(raw, name, {config: "2:1,1:1"})
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])

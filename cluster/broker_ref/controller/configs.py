@@ -5,7 +5,7 @@
 | SET       | sets the value                                                    |
 | DELETE    | removes the value of the resource, so that the default applies    |
 | APPEND    | adds the elements that the list does not contain (LIST configs)   |
-| SUBTRACT  | removes the elements from the list (LIST configs)                 |
+| SUBTRACT  | removes the first occurrence of each element (LIST configs)       |
 
 IncrementalAlterConfigs (KIP-339) changes individual configs. The deprecated AlterConfigs replaces
 all configs of a resource, and removes the configs that the request does not contain. Invariants:
@@ -18,7 +18,8 @@ requests directly to the controller. Sources: `ConfigurationControlManager`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -111,12 +112,29 @@ def changed_list(
 ) -> str:
     """Return the value of a LIST config after APPEND or SUBTRACT."""
     parts = [part for part in (default if current is None else current).split(",") if part]
-    named = (elements or "").split(",")
+    named = _split(elements or "")
     if operation is ConfigOperation.APPEND:
-        parts += [part for part in dict.fromkeys(named) if part not in parts]
+        existing = frozenset(parts)
+        parts += [part for part in dict.fromkeys(named) if part not in existing]
     else:
-        parts = [part for part in parts if part not in named]
+        parts = list(_subtract(parts, named))
     return ",".join(parts)
+
+
+def _subtract(parts: Iterable[str], named: Iterable[str]) -> Iterator[str]:
+    """Yield the parts. Each named element removes its first occurrence (`List.remove`)."""
+    removed = Counter(named)
+    for part in parts:
+        if removed[part]:
+            removed[part] -= 1
+        else:
+            yield part
+
+
+def _split(elements: str) -> list[str]:
+    """Return the elements, without empty elements at the end (Java's `String.split`)."""
+    kept = elements.rstrip(",")
+    return kept.split(",") if kept or not elements else []
 
 
 def _operate(
