@@ -145,6 +145,7 @@ class DynamicBrokerConfig:
         self.current = static
         self.throttled_rates: Mapping[str, int] = {}
         self._static_configs = static.static_configs()
+        self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self.levels = ConfigLevels(own={}, cluster={}, static=self._static_configs)
 
     def update(self, *, own: Mapping[str, str], cluster: Mapping[str, str]) -> bool:
@@ -152,23 +153,47 @@ class DynamicBrokerConfig:
 
         Return whether the dynamic configs have changed. Invalid configs are ignored.
         """
-        if own == self.levels.own and cluster == self.levels.cluster:
+        if (own, cluster) == self._stored:
             return False
+        self._stored = (dict(own), dict(cluster))
         self.levels = ConfigLevels(
-            own=dict(own), cluster=dict(cluster), static=self._static_configs
+            own=usable_configs(own), cluster=usable_configs(cluster), static=self._static_configs
         )
         current, rates = self.static, dict[str, int]()
-        for configs in (cluster, own):
+        for configs in (self.levels.cluster, self.levels.own):
             for name, value in configs.items():
-                try:
-                    if name in DYNAMIC_ONLY_CONFIGS:
-                        rates[name] = int(DYNAMIC_ONLY_CONFIGS[name].parse(value))
-                    elif _can_be_overridden(name):
+                if name in DYNAMIC_ONLY_CONFIGS:
+                    rates[name] = int(DYNAMIC_ONLY_CONFIGS[name].parse(value))
+                elif _can_be_overridden(name):
+                    try:
                         current = current.with_overrides({name: value})
-                except InvalidBrokerConfigError as error:
-                    logger.error("A dynamic config is ignored: %s", error)
+                    except InvalidBrokerConfigError as error:
+                        logger.error("A dynamic config is ignored: %s", error)
         self.current, self.throttled_rates = current, rates
         return True
+
+
+def usable_configs(stored: Mapping[str, str]) -> dict[str, str]:
+    """Return the stored configs, without those that no broker can use (`fromPersistentProps`).
+
+    A client that sends its changes directly to the controller can store such configs.
+    """
+    usable = {name: value for name, value in stored.items() if _is_usable(name, value)}
+    if len(usable) < len(stored):
+        ignored = ", ".join(name for name in stored if name not in usable)
+        logger.error("These dynamic configs are ignored, because they are invalid: %s", ignored)
+    return usable
+
+
+def _is_usable(name: str, value: str) -> bool:
+    key = _key(name)
+    if (key is not None and key.update_mode is UpdateMode.READ_ONLY) or _is_of_one_broker(name):
+        return False
+    try:
+        check_values({name: value})
+    except InvalidBrokerConfigError:
+        return False
+    return True
 
 
 def check_dynamic_configs(
@@ -195,12 +220,7 @@ def check_dynamic_configs(
         static.with_overrides({name: configs[name] for name in configs if _can_be_overridden(name)})
     except InvalidBrokerConfigError as error:
         raise ApiError(ErrorCode.invalid_request, str(error)) from error
-    of_listeners = [
-        name
-        for name in configs
-        if modes.get(name) is UpdateMode.PER_BROKER
-        or (name.startswith(LISTENER_PREFIX) and not name.endswith(_CLUSTER_WIDE_OF_LISTENERS))
-    ]
+    of_listeners = [name for name in configs if _is_of_one_broker(name)]
     if not per_broker:
         _refuse(
             of_listeners,
@@ -224,11 +244,20 @@ def check_values(configs: Mapping[str, str]) -> None:
         if key is not None:
             key.parse(value)
     of_topics = {name: value for name, value in configs.items() if name in TOPIC_DEFAULTS}
-    BrokerConfig().with_overrides(of_topics)
+    if of_topics:
+        BrokerConfig().with_overrides(of_topics)
 
 
 def _key(name: str) -> ConfigKey | None:
     return CONFIG_KEYS.get(name) or DYNAMIC_ONLY_CONFIGS.get(name)
+
+
+def _is_of_one_broker(name: str) -> bool:
+    """Return whether a config cannot apply to all brokers, for example a config of a listener."""
+    key = _key(name)
+    if key is not None:
+        return key.update_mode is UpdateMode.PER_BROKER
+    return name.startswith(LISTENER_PREFIX) and not name.endswith(_CLUSTER_WIDE_OF_LISTENERS)
 
 
 def _can_be_overridden(name: str) -> bool:

@@ -29,7 +29,7 @@ from broker_ref.controller_api.config_resources import (
     check_occurs_once,
     count_resources,
 )
-from broker_ref.dynamic_configs import DYNAMIC_ONLY_CONFIGS, check_dynamic_configs
+from broker_ref.dynamic_configs import DYNAMIC_ONLY_CONFIGS, check_dynamic_configs, usable_configs
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_response, request_frame, response_frame
@@ -109,10 +109,10 @@ def _check(broker: Broker, resource: Any) -> None:
     name = resource.resource_name
     if name:
         _check_is_this_broker(broker, name)
-    current = broker.metadata.configs(ConfigResourceType.BROKER, name)
     if isinstance(resource, k44_incremental_alter_configs.AlteredResource):
         changes = k44_incremental_alter_configs.config_changes(resource)
-        configs = _altered(current, changes)
+        current = broker.metadata.configs(ConfigResourceType.BROKER, name)
+        configs = _altered(usable_configs(current), changes)
     else:
         configs = {each.name: each.value or "" for each in resource.configs}
     check_dynamic_configs(broker.configs.static, configs, per_broker=bool(name))

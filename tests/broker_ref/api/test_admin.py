@@ -16,8 +16,11 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from broker_ref.api import k32_describe_configs
 from broker_ref.api.broker_descriptions import describe_broker_configs
 from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from broker_ref.controller.records import ConfigResourceType
 from broker_ref.dynamic_configs import DynamicBrokerConfig
 from broker_ref.events import FrameReceived
+from integration.simulation.cluster import CONTROLLER
+from tests.broker_ref.node.clients import SentRequest
 from tests.broker_ref.node.driver import NodeDriver, only_response, request_frame
 from tests.broker_ref.node.requests import batch, create_topic, ms, produce, produced, request
 from tests.broker_ref.virtual import VirtualCluster
@@ -223,6 +226,34 @@ def test_invalid_dynamic_configs_are_ignored() -> None:
     own = {"message.max.bytes": "x", "num.partitions": "9", "log.retention.ms": "5", "no.such": ""}
     assert configs.update(own=own, cluster={})
     assert configs.current == BrokerConfig(topic_defaults={"retention.ms": "5"})
+
+
+def test_stored_configs_that_no_broker_can_use_are_ignored() -> None:
+    """A client that sends its changes directly to the controller can store them."""
+    driver = NodeDriver()
+    cluster = driver.cluster
+    unusable = {
+        "num.partitions": "3",
+        "ssl.keystore.location": "/x",
+        "listener.name.a.listeners": "",
+    }
+
+    def changes(configs: dict[str, str]) -> Any:
+        changed = tuple(config_change(*each) for each in configs.items())
+        resource = ALTER.AlterConfigsResource(resource_type=4, resource_name="", configs=changed)
+        return request(44, 1, resources=(resource,), validate_only=False)
+
+    to_controller = SentRequest(request=changes(unusable))
+    connection = cluster.network.connect("client", CONTROLLER, to_controller)
+    frame = request_frame(to_controller.request, correlation_id=1)
+    cluster.network.send(connection, 1, frame)
+    cluster.deliver()
+    assert to_controller.response.responses[0].error_code is ErrorCode.none
+    assert unusable.items() <= driver.broker.metadata.configs(ConfigResourceType.BROKER, "").items()
+    assert described(driver, 4, "1")["num.partitions"] == ("1", 5, ["num.partitions"])
+    (changed,) = driver.call(changes({"log.retention.ms": "5"})).responses
+    assert changed.error_code is ErrorCode.none
+    assert described(driver, 4, "").keys() == {"log.retention.ms", "min.insync.replicas"}
 
 
 def test_broker_configs_without_an_effect_are_named_in_warnings(
