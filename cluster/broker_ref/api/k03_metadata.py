@@ -233,14 +233,22 @@ def _authorized_operations(call: Call, request: MetadataRequest, topic: str) -> 
 
 
 def _automatic(broker: Broker, name: str) -> NewTopic:
+    """Return the definition of a missing topic.
+
+    If `num.partitions` or `default.replication.factor` is not set on this broker, the default of
+    the controller applies (`DefaultAutoTopicCreationManager.creatableTopic`).
+    """
     if name == OFFSETS_TOPIC:
         return offsets_topic(broker.config)
     if name == TRANSACTION_STATE_TOPIC:
         return transaction_state_topic(broker.config)
+    config, static = broker.config, broker.configs.levels.static
     return NewTopic(
         name=name,
-        partition_count=broker.config.num_partitions,
-        replication_factor=broker.config.default_replication_factor,
+        partition_count=config.num_partitions if "num.partitions" in static else -1,
+        replication_factor=(
+            config.default_replication_factor if "default.replication.factor" in static else -1
+        ),
     )
 
 

@@ -51,10 +51,24 @@ def test_topics_are_created_if_broker_and_request_allow(
     assert len(again.partitions) == (3 if made else 0)
 
 
-def test_auto_created_topics_have_the_defaults_of_the_broker() -> None:
-    of_controller = BrokerConfig(node_id=1)
-    of_broker = BrokerConfig(node_id=2, num_partitions=3, default_replication_factor=2)
-    cluster = VirtualCluster(of_controller, of_broker)
+THREE_BY_TWO = {"num.partitions": "3", "default.replication.factor": "2"}
+
+
+@pytest.mark.parametrize(
+    ("of_controller", "of_broker", "replicas"),
+    [
+        ({}, THREE_BY_TWO, [2, 2, 2]),
+        (THREE_BY_TWO, {}, [2, 2, 2]),
+        (THREE_BY_TWO, {"num.partitions": "1"}, [2]),
+    ],
+)
+def test_defaults_that_the_broker_does_not_set_are_those_of_the_controller(
+    of_controller: dict[str, str], of_broker: dict[str, str], replicas: list[int]
+) -> None:
+    cluster = VirtualCluster(
+        BrokerConfig.from_mapping(of_controller, node_id=1),
+        BrokerConfig.from_mapping(of_broker, node_id=2),
+    )
     cluster.start_all()
     name: Any = "t"
     wanted = MetadataRequest(
@@ -66,7 +80,7 @@ def test_auto_created_topics_have_the_defaults_of_the_broker() -> None:
     cluster.handle(2, event)
     effects = cluster.handle(2, event)
     (created,) = only_response(wanted, effects).topics
-    assert [len(partition.replica_nodes) for partition in created.partitions] == [2, 2, 2]
+    assert [len(partition.replica_nodes) for partition in created.partitions] == replicas
 
 
 def test_topics_are_not_created_if_the_request_forbids() -> None:
