@@ -61,7 +61,8 @@ class Broker:
     """The components of the broker that handlers use.
 
     `metadata` is the cluster metadata that this broker has applied. `apis` returns all APIs that
-    the broker serves. `authorizer` is None if no authorizer is configured.
+    the broker serves. `request_topics` requests the creation of topics for the client of a call, or
+    for the broker if the call is None. `authorizer` is None if no authorizer is configured.
     """
 
     configs: DynamicBrokerConfig
@@ -73,7 +74,7 @@ class Broker:
     verifications: AddPartitionsToTxnManager
     fetch_sessions: FetchSessionCache
     producer_ids: ProducerIdManager
-    request_topics: Callable[[Iterable[NewTopic]], None]
+    request_topics: Callable[[Iterable[NewTopic], Call | None], None]
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
     authorizer: StandardAuthorizer | None = None

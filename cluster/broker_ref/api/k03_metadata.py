@@ -127,11 +127,12 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
             _requested(broker, call, request, topic, reachable) for topic in distinct.values()
         )
         if _creates_topics(broker, request):
-            broker.request_topics(
+            missing = [
                 _automatic(broker, topic.name)
                 for topic in topics
                 if topic.error_code is ErrorCode.unknown_topic_or_partition and topic.name
-            )
+            ]
+            broker.request_topics(missing, call)
     authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
         authorized = call.auth.authorized_cluster_operations()

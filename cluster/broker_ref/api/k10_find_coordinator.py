@@ -112,7 +112,7 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
     topic, coordinator = _coordinator_of(broker, key_type, key)
     alive = {node.broker_id for node in live_brokers(broker)}
     if topic.name not in broker.metadata.topics:
-        broker.request_topics([topic])
+        broker.request_topics([topic], None)
         state = "does not exist yet. It is being created. Retry later."
         if len(alive) < topic.replication_factor:
             state = (

@@ -19,7 +19,7 @@ from broker_ref.controller.client import ControllerClient
 from broker_ref.frozen import dataclass
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.schedule import Schedule
-from broker_ref.security.principals import encode_principal
+from broker_ref.security.principals import Principal, encode_principal
 
 ENVELOPE_KEY: Final = 58
 ENVELOPE_VERSION: Final = 0
@@ -48,6 +48,15 @@ class EnvelopeResponse:
 
     error_code: ErrorCode = ErrorCode.none
     response_data: bytes | None = None
+
+
+def envelope(frame: bytes, *, principal: Principal, host: str) -> EnvelopeRequest:
+    """Return an Envelope with a request frame, and the principal and the host of the client."""
+    return EnvelopeRequest(
+        request_data=frame,
+        request_principal=encode_principal(principal),
+        client_host_address=_address_bytes(host),
+    )
 
 
 class ForwardingManager:
@@ -111,10 +120,10 @@ class ForwardingManager:
             purpose="forwarding",
             api_key=ENVELOPE_KEY,
             version=ENVELOPE_VERSION,
-            request=EnvelopeRequest(
-                request_data=request.frame,
-                request_principal=encode_principal(request.pending.client.principal),
-                client_host_address=_address_bytes(request.pending.client.host),
+            request=envelope(
+                request.frame,
+                principal=request.pending.client.principal,
+                host=request.pending.client.host,
             ),
             response=EnvelopeResponse,
             on_response=handle_response,

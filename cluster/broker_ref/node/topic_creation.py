@@ -3,7 +3,8 @@
 The broker sends CreateTopics requests to the controller in the background, for internal topics and
 for auto-created topics. Invariants: each topic has at most one request in flight. All missing
 topics of a client's request are created with a single CreateTopics request, so that the controller
-can limit their number. Source: `kafka.server.AutoTopicCreationManager`.
+can limit their number. Auto-created topics are requested in an Envelope, so that the controller
+authorizes the client. Source: `kafka.server.AutoTopicCreationManager`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,27 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.contract import Call
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.topics import NewTopic
+from broker_ref.controller_api import k19_create_topics
 from broker_ref.controller_api.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     RequestedTopic,
     TopicConfig,
 )
+from broker_ref.node.forwarding import (
+    ENVELOPE_KEY,
+    ENVELOPE_VERSION,
+    EnvelopeResponse,
+    envelope,
+)
+from broker_ref.protocol.frames import read_response, request_frame
+
+_PURPOSE: Final = "topic-creation"
+_KEY: Final = k19_create_topics.API.key
+_VERSION: Final = k19_create_topics.API.versions[-1]
 
 LOGGED_MAX: Final = 10
 """The maximum number of failed topics to log for each request."""
@@ -36,24 +50,59 @@ class AutoTopicCreationManager:
         self._controller = controller
         self._in_flight: set[str] = set()
 
-    def request(self, topics: Iterable[NewTopic]) -> None:
-        """Request the creation of topics. Callers retry until the topics exist."""
+    def request(self, topics: Iterable[NewTopic], call: Call | None) -> None:
+        """Request the creation of topics. Callers retry until the topics exist.
+
+        The controller authorizes the client of `call`, or the broker if `call` is None.
+        """
         missing = {new.name: new for new in topics if new.name not in self._in_flight}
         if not missing:
             return
         self._in_flight |= missing.keys()
         names = frozenset(missing)
+        message = CreateTopicsRequest(
+            validate_only=False, topics=tuple(map(_requested, missing.values()))
+        )
+        if call is None:
+            self._controller.send(
+                purpose=_PURPOSE,
+                api_key=_KEY,
+                version=_VERSION,
+                request=message,
+                response=CreateTopicsResponse,
+                on_response=lambda response: self._handle_response(names, response),
+                on_failure=lambda reason: self._handle_failure(names, reason),
+            )
+            return
+        frame = request_frame(
+            api_key=_KEY,
+            version=_VERSION,
+            correlation_id=0,
+            client_id=call.client_id or "",
+            message=message,
+        )
         self._controller.send(
-            purpose="topic-creation",
-            api_key=19,
-            version=7,
-            request=CreateTopicsRequest(
-                validate_only=False, topics=tuple(map(_requested, missing.values()))
-            ),
-            response=CreateTopicsResponse,
-            on_response=lambda response: self._handle_response(names, response),
+            purpose=_PURPOSE,
+            api_key=ENVELOPE_KEY,
+            version=ENVELOPE_VERSION,
+            request=envelope(frame, principal=call.principal, host=call.client_host),
+            response=EnvelopeResponse,
+            on_response=lambda response: self._open_envelope(names, response),
             on_failure=lambda reason: self._handle_failure(names, reason),
         )
+
+    def _open_envelope(self, names: frozenset[str], enclosing: EnvelopeResponse) -> None:
+        if enclosing.error_code is not ErrorCode.none or enclosing.response_data is None:
+            error = enclosing.error_code.name
+            self._handle_failure(names, f"the controller rejected the Envelope with {error}")
+            return
+        response = read_response(
+            api_key=_KEY,
+            version=_VERSION,
+            message=CreateTopicsResponse,
+            frame=enclosing.response_data,
+        )
+        self._handle_response(names, response)
 
     def _handle_response(self, names: frozenset[str], response: CreateTopicsResponse) -> None:
         self._in_flight -= names

@@ -30,7 +30,7 @@ from tests.conformance.acls import (
 )
 from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
-from tests.conformance.wire import describe_topics, produce
+from tests.conformance.wire import describe_topics, only, produce
 
 ADMIN: Any = confluent_kafka.admin
 TIMEOUT_SECONDS = 30.0
@@ -135,6 +135,31 @@ def test_a_broker_that_is_not_a_super_user_of_the_controller_does_not_start() ->
         Cluster(configs={**SECURED_CONTROLLER, **CONFIGS}).start()
     with Cluster(configs={**SECURED_CONTROLLER, **CONFIGS, "super.users": "User:broker"}):
         pass
+
+
+def test_topics_are_auto_created_with_the_permissions_of_the_client(tmp_path: Path) -> None:
+    configs = {**SECURED_CONTROLLER, **CONFIGS}
+    of_all = {**configs, "super.users": "User:ANONYMOUS;User:broker"}
+    with Cluster(data=tmp_path, configs=of_all) as cluster, admin_of(cluster) as raw:
+        grant(
+            raw,
+            [
+                Acl(
+                    principal="broker",
+                    operation=CLUSTER_ACTION,
+                    resource_type=CLUSTER,
+                    resource_name=CLUSTER_NAME,
+                )
+            ],
+        )
+    with Cluster(data=tmp_path, configs=configs) as cluster, admin_of(cluster) as raw:
+        topics = [{"name": "t"}]
+
+        def is_created() -> bool:
+            found = raw.call("metadata", 12, topics=topics, allow_auto_topic_creation=True).topics
+            return bool(only(found).error_code == ErrorCode.none)
+
+        eventually(is_created)
 
 
 def test_confluent_kafka_manages_acls() -> None:
