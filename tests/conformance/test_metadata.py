@@ -88,6 +88,15 @@ def test_two_topics_have_two_ids(raw: RawConnection, topic: TopicFactory) -> Non
     assert topic_id(raw, topic()) != topic_id(raw, topic())
 
 
+def test_names_are_ignored_if_a_request_contains_a_topic_id(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name, identifier = topic(), uuid.uuid4()
+    requested = [{"topic_id": identifier, "name": name}, {"name": name}]
+    found = only(raw.call("metadata", 12, topics=requested).topics)
+    assert (found.error_code, found.topic_id) == (ErrorCode.unknown_topic_id, identifier)
+
+
 def test_unknown_topic_id_has_an_error_and_no_name(raw: RawConnection) -> None:
     identifier = uuid.uuid4()
     found = only(raw.call("metadata", 12, topics=[{"topic_id": identifier, "name": None}]).topics)

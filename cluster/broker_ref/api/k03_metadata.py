@@ -3,13 +3,14 @@
 If `topics` is null (or empty in version 0), the broker describes all topics. The broker creates a
 missing topic if both `auto.create.topics.enable` and the request allow it. As in Kafka, the
 response still contains UNKNOWN_TOPIC_OR_PARTITION, and the client retries. Topic ids are used in
-responses from version 10 on (KIP-516) and in requests from version 12 on. The error for an unknown
-topic id is UNKNOWN_TOPIC_ID. If the leader does not have the listener to which the client is
-connected, the error is LISTENER_NOT_FOUND from version 6 on. Version 0 omits the replicas on
-unavailable brokers, and returns REPLICA_NOT_AVAILABLE if replicas are omitted. If all topics are
-requested, topics that the client may not describe are omitted. Otherwise, the error for such topics
-is TOPIC_AUTHORIZATION_FAILED, even if they do not exist. Authorized operations are returned on
-request (version 8, KIP-430). Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
+responses from version 10 on (KIP-516) and in requests from version 12 on. If a request contains a
+topic id, all names are ignored. The error for an unknown topic id is UNKNOWN_TOPIC_ID. If the
+leader does not have the listener to which the client is connected, the error is LISTENER_NOT_FOUND
+from version 6 on. Version 0 omits the replicas on unavailable brokers, and returns
+REPLICA_NOT_AVAILABLE if replicas are omitted. If all topics are requested, topics that the client
+may not describe are omitted. Otherwise, the error for such topics is TOPIC_AUTHORIZATION_FAILED,
+even if they do not exist. Authorized operations are returned on request (version 8, KIP-430).
+Source: `kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FIRST_VERSION_WITH_UNAVAILABLE_REPLICAS: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic to describe. If the name is None, the topic is identified by its id."""
+    """A topic to describe, which is identified by its id or by its name."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -120,12 +121,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
             if call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
         )
     else:
-        distinct = {
-            topic.topic_id if topic.name is None else topic.name: topic for topic in requested
-        }
-        topics = tuple(
-            _requested(broker, call, request, topic, reachable) for topic in distinct.values()
-        )
+        topics = _requested(broker, call, request, requested, reachable)
         if _creates_topics(broker, request):
             missing = [
                 _automatic(broker, topic.name)
@@ -175,23 +171,34 @@ def _requested(
     broker: Broker,
     call: Call,
     request: MetadataRequest,
-    topic: RequestedTopic,
+    requested: tuple[RequestedTopic, ...],
     reachable: _Reachable,
+) -> tuple[TopicResponse, ...]:
+    """Describe the requested topics. If any topic has an id, only the topic ids are used."""
+    topic_ids = dict.fromkeys(each.topic_id for each in requested if each.topic_id != ZERO_UUID)
+    if topic_ids:
+        return tuple(
+            _identified(broker, call, request, topic_id, reachable) for topic_id in topic_ids
+        )
+    return tuple(
+        TopicResponse(error_code=ErrorCode.invalid_request, name="")
+        if name is None
+        else _named(broker, call, request, name, reachable)
+        for name in dict.fromkeys(each.name for each in requested)
+    )
+
+
+def _identified(
+    broker: Broker, call: Call, request: MetadataRequest, topic_id: Uuid, reachable: _Reachable
 ) -> TopicResponse:
-    if topic.name is None:
-        if topic.topic_id == ZERO_UUID:
-            return TopicResponse(error_code=ErrorCode.invalid_request, name="")
-        found = broker.metadata.topics_by_id.get(topic.topic_id)
-        if found is None:
-            return TopicResponse(
-                error_code=ErrorCode.unknown_topic_id, name=None, topic_id=topic.topic_id
-            )
-        if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, found.name):
-            return TopicResponse(
-                error_code=ErrorCode.topic_authorization_failed, name=None, topic_id=topic.topic_id
-            )
-        return _existing(found, request, call, reachable)
-    return _named(broker, call, request, topic.name, reachable)
+    found = broker.metadata.topics_by_id.get(topic_id)
+    if found is None:
+        return TopicResponse(error_code=ErrorCode.unknown_topic_id, name=None, topic_id=topic_id)
+    if not call.auth.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, found.name):
+        return TopicResponse(
+            error_code=ErrorCode.topic_authorization_failed, name=None, topic_id=topic_id
+        )
+    return _existing(found, request, call, reachable)
 
 
 def _named(
