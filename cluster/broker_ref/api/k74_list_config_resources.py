@@ -2,7 +2,7 @@
 
 Version 0 (ListClientMetricsResources) lists only the client metrics subscriptions. From version
 1 on, a request can contain other resource types. If such a request contains no types, resources of
-all types are listed. Topics and unfenced brokers are listed even if they have no configs. Groups
+all types are listed. Topics and registered brokers are listed even if they have no configs. Groups
 and subscriptions are listed only if they have configs. The error is UNSUPPORTED_VERSION if the
 request contains an unknown type. Source: `kafka.server.KafkaApis.handleListConfigResources`.
 """
