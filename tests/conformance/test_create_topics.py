@@ -88,6 +88,7 @@ def test_validate_only_creates_nothing(raw: RawConnection, unique_name: NameFact
     name = unique_name()
     result = only(create(raw, {"name": name}, validate_only=True).topics)
     assert result.error_code == ErrorCode.none
+    assert result.topic_id is not None
     assert not exists(raw, name)
     bad = only(create(raw, {"name": name, "num_partitions": 0}, validate_only=True).topics)
     assert bad.error_code == ErrorCode.invalid_partitions

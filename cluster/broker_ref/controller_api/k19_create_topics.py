@@ -131,7 +131,7 @@ def handle(
         topics=tuple(
             _error_response(name, outcome)
             if isinstance(outcome := outcomes[name], ApiError)
-            else _response(describe, call, name, outcome, request.validate_only)
+            else _response(describe, call, name, outcome)
             for name in by_name
         )
     )
@@ -194,18 +194,16 @@ def _response(
     call: Call,
     name: str,
     created: CreatedTopic,
-    validate_only: bool,
 ) -> TopicResponse:
-    topic_id = ZERO_UUID if validate_only else created.topic_id
     if not call.auth.allows(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
         return TopicResponse(
             name=name,
-            topic_id=topic_id,
+            topic_id=created.topic_id,
             topic_config_error_code=ErrorCode.topic_authorization_failed,
         )
     return TopicResponse(
         name=name,
-        topic_id=topic_id,
+        topic_id=created.topic_id,
         num_partitions=created.partition_count,
         replication_factor=created.replication_factor,
         configs=describe(created.configs),
