@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from pyspark_kafka.client.jaas import AWS_MSK_IAM, TOKEN_PROVIDER, sasl_properties
-from pyspark_kafka.client.librdkafka_names import BOOLEANS, BOTH, CONSUMER, PRODUCER
+from pyspark_kafka.client.librdkafka_names import BOOLEANS, BOTH, CONSUMER, INTEGERS, PRODUCER
 from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
 from pyspark_kafka.errors import OptionError, sentence
 from pyspark_kafka.options.table import REJECTED_KAFKA
@@ -233,6 +233,9 @@ _KNOWN: Final = (
 _SECRET: Final = re.compile(
     r"password|passphrase|secret|jaas|token|sasl\.oauthbearer\.config|(^|\.)key($|\.pem)|key_pem"
 )
+_INTEGER: Final = re.compile(
+    r"[+-]?(0[xX][0-9a-fA-F]{1,16}|(?P<octal>0[0-7]{0,20})|[1-9][0-9]{0,20})"
+)
 _LEVEL: Final = re.compile(r"compression\.(gzip|lz4|zstd)\.level")
 _FIXED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -260,6 +263,7 @@ def is_secret(name: str) -> bool:
 def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
     """Translate settings whose `kafka.` prefix has been removed. Raises `OptionError`.
 
+    Integers are converted to decimal, because librdkafka ignores the unit in a value such as `60s`.
     The result does not contain settings that are fields of `ClientOptions`, such as the bootstrap
     servers and the group id. For `admin`, it contains only connection properties.
     """
@@ -288,8 +292,9 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
             continue
         renamed = _LIBRDKAFKA_PROPERTIES.get(name, _LibrdkafkaProperties((name,)))
         for property_name in renamed.properties:
-            nearest = _in_range(property_name, renamed.value(value))
-            if nearest != renamed.value(value) and role != "admin":
+            given = renamed.value(_decimal(name, value) if property_name in INTEGERS else value)
+            nearest = _in_range(property_name, given)
+            if nearest != given and role != "admin":
                 log.warning(
                     "The value of option 'kafka.%s' is out of range. Using %s, the nearest allowed "
                     "value.",
@@ -390,6 +395,22 @@ def _java_setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None
 
 def _properties_of(name: str) -> tuple[str, ...]:
     return _LIBRDKAFKA_PROPERTIES[name].properties if name in _LIBRDKAFKA_PROPERTIES else (name,)
+
+
+def _decimal(name: str, text: str) -> str:
+    """Parse an integer as librdkafka does: octal with prefix 0, hexadecimal with prefix 0x.
+
+    Raises `OptionError` if `text` is not an integer.
+    """
+    stripped = text.strip()
+    match = _INTEGER.fullmatch(stripped)
+    if match is None:
+        raise OptionError(
+            f"Option 'kafka.{name}' has the invalid value {text!r}.",
+            advice="Set it to an integer without a unit.",
+            option=f"kafka.{name}",
+        )
+    return str(int(stripped, 8 if match["octal"] else 0))
 
 
 def _in_range(property_name: str, value: str) -> str:

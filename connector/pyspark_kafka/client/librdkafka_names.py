@@ -1,4 +1,4 @@
-"""The properties of librdkafka 2.16 by role (from CONFIGURATION.md), and the boolean values.
+"""The properties of librdkafka 2.16 (from CONFIGURATION.md) by role, and their values.
 
 Callbacks, deprecated properties that have no effect, and properties of share consumers are omitted.
 """
@@ -68,3 +68,28 @@ BOTH: Final = frozenset(
     topic.metadata.refresh.sparse
     """.split()  # noqa: SIM905, more readable than a list
 )
+
+INTEGERS: Final = frozenset(
+    name
+    for name in BOTH | CONSUMER | PRODUCER
+    if name.endswith(
+        (
+            ".ms",
+            "bytes",
+            "connection",
+            "fails",
+            "level",
+            "messages",
+            "relogin",
+            "retries",
+            "seconds",
+            "size",
+            "threshold",
+            "ttl",
+        )
+    )
+) - {"isolation.level"}
+"""The properties with integer values. An alias of such a property may be missing.
+
+In librdkafka, `linger.ms` may have a fraction. In the Java client, it is an integer.
+"""

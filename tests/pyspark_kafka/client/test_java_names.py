@@ -6,8 +6,11 @@ import logging
 import re
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as RdProducer
 
 from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
+from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, INTEGERS, PRODUCER
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import REJECTED_KAFKA
 
@@ -48,6 +51,48 @@ from pyspark_kafka.options.table import REJECTED_KAFKA
 )
 def test_a_setting_becomes(role: Role, name: str, value: str, expected: dict[str, str]) -> None:
     assert librdkafka_properties({name: value}, role=role) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("buffer.memory", "0x200000", {"queue.buffering.max.kbytes": "2048"}),
+        ("max.request.size", " 0200000", {"message.max.bytes": "65536"}),
+        ("retries", "+5", {"retries": "5"}),
+    ],
+)
+def test_integer_is_converted_to_decimal(name: str, value: str, expected: dict[str, str]) -> None:
+    assert librdkafka_properties({name: value}, role="producer") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("request.timeout.ms", "60s"),
+        ("buffer.memory", "64m"),
+        ("batch.size", "1_000"),
+        ("linger.ms", "08"),
+        ("message.max.bytes", "9" * 5_000),
+    ],
+)
+def test_value_that_is_not_an_integer_is_rejected(name: str, value: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        librdkafka_properties({name: value}, role="producer")
+    assert caught.value.option == f"kafka.{name}"
+
+
+def test_integers_are_those_of_librdkafka() -> None:
+    rejected = set()
+    for name in (BOTH | CONSUMER | PRODUCER) - {"max.in.flight"}:  # an alias
+        with pytest.raises((KafkaException, TypeError)) as caught:
+            RdProducer({name: "x", "no.such.property": "x"})
+        if re.search(r'Invalid value for configuration property "[^"]+"$', _text(caught.value)):
+            rejected.add(name)
+    assert rejected - {"acks", "request.required.acks"} == INTEGERS
+
+
+def _text(error: Exception) -> str:
+    return str(error.args[0].str() if isinstance(error, KafkaException) else error)
 
 
 def test_settings_with_fields_in_client_options_are_not_translated() -> None:

@@ -14,7 +14,7 @@ from typing import Final, Self
 from pyspark_kafka.client.java_names import librdkafka_properties, setting_of
 from pyspark_kafka.client.librdkafka_names import BOOLEANS
 from pyspark_kafka.client.native.batch_queues import IN_FLIGHT_MAX
-from pyspark_kafka.client.native.settings import NativeSettings, number_of
+from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.records import Codec
 from pyspark_kafka.records.compression import LEVELS
@@ -124,14 +124,7 @@ def unsupported_reason(properties: Mapping[str, str]) -> str | None:
 
 def _is_level(codec: Codec, text: str) -> bool:
     # For a codec without levels, any value is valid, as in librdkafka.
-    return not LEVELS[codec] or _number(text) in LEVELS[codec]
-
-
-def _number(text: str) -> int | None:
-    try:
-        return number_of(text)
-    except ValueError:
-        return None
+    return not LEVELS[codec] or int(text) in LEVELS[codec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +143,8 @@ class _Parser:
         )
 
     def number(self, name: str, default: int, smallest: int) -> int:
-        found = _number(self.properties.get(name, str(default)))
-        if found is None or not smallest <= found <= _INT32_MAX:
+        found = int(self.properties.get(name, default))
+        if not smallest <= found <= _INT32_MAX:
             raise self.invalid(name, f"Set it to a number from {smallest} to {_INT32_MAX}.")
         return found
 
@@ -175,4 +168,4 @@ class _Parser:
             levels = LEVELS[codec]
             advice = f"Set it to a {codec.name.lower()} level from {levels[0]} to {levels[-1]}."
             raise self.invalid("compression.level", advice)
-        return number_of(text)
+        return int(text)

@@ -7,7 +7,6 @@ checked on the driver.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -28,7 +27,6 @@ _RECEIVE_BYTES_MAX: Final = 100 * 1024 * 1024
 _OVERHEAD_BYTES: Final = 512
 """The minimum number of bytes in a fetch response in addition to its records."""
 _PLAINTEXT: Final = "plaintext"
-_OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
 _BACKOFF_MS_MIN: Final = 10
 """Without this minimum, the client could send 1000 requests per second to an unavailable broker."""
@@ -66,7 +64,7 @@ class NativeSettings:
         properties = librdkafka_properties(options.kafka, role=role)
 
         def number(name: str, default: int) -> int:
-            return number_of(properties[name]) if name in properties else default
+            return int(properties.get(name, default))
 
         response_bytes_max = number("receive.message.max.bytes", _RECEIVE_BYTES_MAX)
         idle_ms_max = number("connections.max.idle.ms", 540_000)
@@ -111,12 +109,6 @@ def _security(properties: Mapping[str, str], kafka: Mapping[str, str]) -> Securi
     from pyspark_kafka.client.native.security import Security  # noqa: PLC0415
 
     return Security.of(properties, kafka)
-
-
-def number_of(text: str) -> int:
-    """Parse an integer as librdkafka does: octal with prefix 0, hexadecimal with prefix 0x."""
-    stripped = text.strip()
-    return int(stripped, 8) if _OCTAL.fullmatch(stripped) else int(stripped, 0)
 
 
 def _backoff(first_ms: int, longest_ms: int) -> Backoff:
