@@ -32,6 +32,24 @@ def test_the_one_time_that_cannot_be_sent(client: Writes, topic: TopicFactory) -
     producer.abort()
 
 
+@pytest.mark.slow
+def test_default_send_buffer_has_room_for_the_largest_record() -> None:
+    settings = {"max_request_size": "70000000", "delivery_timeout_ms": "1000"}
+    with writing("127.0.0.1:1", **settings) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x" * 69_900_000]))
+        producer.abort()
+
+
+def test_record_larger_than_the_send_buffer() -> None:
+    with writing("127.0.0.1:1", buffer_memory="1024") as client:
+        producer = client.producer()
+        with pytest.raises(RowError) as caught:
+            producer.send(rows("t", [b"x" * 2_000]))
+        assert caught.value.option == "kafka.buffer.memory"
+        producer.abort()
+
+
 def test_error_event_of_one_task_does_not_fail_the_next(
     client: Writes, bootstrap: str, topic: TopicFactory
 ) -> None:

@@ -178,10 +178,13 @@ class LibrdkafkaProducer:
         while True:
             self._rd.poll(_WAIT_SLICE_S)
             self._raise_if_failed()
+            is_empty = len(self._rd) == 0
             try:
                 self._rd.produce(*row)
                 return
             except BufferError:
+                if is_empty:
+                    raise self._larger_than_buffer(row) from None
                 if time.monotonic() >= deadline:
                     raise self._unacknowledged(len(self._rd)) from None
             except KafkaException as error:
@@ -228,6 +231,16 @@ class LibrdkafkaProducer:
             f"{self._delivery_timeout_s + _GRACE_S:g} s ({reason}).",
             advice="Check that the brokers are running and can be reached. To wait longer, raise "
             f"'{TIMEOUT_OPTION}'.",
+        )
+
+    def _larger_than_buffer(self, row: tuple[Any, ...]) -> RowError:
+        topic, value = row[:2]
+        return RowError(
+            f"A record for {format_place(topic, None)} is too large. Its value has "
+            f"{counted(len(value or b''), 'byte')}, which exceeds 'kafka.buffer.memory'.",
+            advice="Raise or remove 'kafka.buffer.memory', or write smaller records.",
+            option="kafka.buffer.memory",
+            topic=topic,
         )
 
     def _not_queued(self, error: Code, row: tuple[Any, ...]) -> Exception:
@@ -335,10 +348,15 @@ class IdleProducer:
 
     def _open(self) -> LibrdkafkaProducer:
         properties = {**PRODUCER_DEFAULTS, **self.properties}
+        record_bytes_max = int(properties["message.max.bytes"])
+        buffer_name = "queue.buffering.max.kbytes"
+        if buffer_name not in self.properties:  # The buffer must have room for any record.
+            kbytes = max(int(properties[buffer_name]), record_bytes_max // 1024 + 1)
+            properties[buffer_name] = str(kbytes)
         events = ErrorEvents(self.bootstrap_servers)
         errors = DeliveryErrors(
             bootstrap_servers=self.bootstrap_servers,
-            record_bytes_max=int(properties["message.max.bytes"]),
+            record_bytes_max=record_bytes_max,
         )
         deliveries = _Deliveries(events, errors)
         configuration: dict[str, Any] = {
