@@ -170,6 +170,29 @@ def test_messages_after_a_temporary_unknown_topic_are_read_again(scripted: type[
 
 
 @pytest.mark.parametrize(
+    ("columns", "large"),
+    [
+        (("offset",), {"value": b"x" * 100}),
+        (("offset",), {"key": b"x" * 100}),
+        (("offset", "headers"), {"headers": [("name", b"x" * 100)]}),
+    ],
+)
+def test_messages_are_yielded_when_they_need_too_much_memory(
+    scripted: type[Scripted],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: tuple[str, ...],
+    large: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(fetch_module, "BYTES_PER_BATCH", 150)
+    scripted.calls[:] = [
+        [Message(topic="t", partition=0, offset=offset, **large)] for offset in range(3, 7)
+    ]
+    first = next(iter(reader(columns=columns).batches()))
+    assert first["offset"][0].as_py() == 3
+    assert len(scripted.calls) == 2
+
+
+@pytest.mark.parametrize(
     "calls",
     [
         [[record(3), record(4)], [], [], [record(5), record(6)]],

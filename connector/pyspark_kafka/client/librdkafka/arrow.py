@@ -27,7 +27,7 @@ def record_batch(
     A batch with more than `bytes_max` bytes of payload is split in half, repeatedly if necessary. A
     batch with a single row is not split.
     """
-    if len(messages) > 1 and _payload_bytes(messages, columns) > bytes_max:
+    if len(messages) > 1 and payload_bytes(messages, columns) > bytes_max:
         middle = len(messages) // 2
         yield from record_batch(messages[:middle], columns, bytes_max=bytes_max)
         yield from record_batch(messages[middle:], columns, bytes_max=bytes_max)
@@ -38,12 +38,13 @@ def record_batch(
     )
 
 
-def _payload_bytes(messages: list[Message], columns: tuple[str, ...]) -> int:
+def payload_bytes(messages: list[Message], columns: tuple[str, ...]) -> int:
+    """Return the number of bytes in the values, keys and headers, if their columns are selected."""
     total = 0
     if "value" in columns:
         total += sum(map(len, messages))
     if "key" in columns:
-        total += sum(len(m.key() or b"") for m in messages)
+        total += sum(len(key) for key in map(Message.key, messages) if key)
     if "headers" in columns:
         total += sum(
             len(key) + len(value or b"")

@@ -29,7 +29,7 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Assignment
 
 from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, FetchErrors
-from pyspark_kafka.client.librdkafka.arrow import record_batch
+from pyspark_kafka.client.librdkafka.arrow import payload_bytes, record_batch
 from pyspark_kafka.client.librdkafka.errors import (
     LOG,
     ErrorEvents,
@@ -137,18 +137,19 @@ class _MessageBuffer:
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
-    value_bytes: int = 0
+    bytes: int = 0
 
     def add(self, messages: list[Message]) -> None:
         self.messages += messages
-        self.value_bytes += sum(map(len, messages))
+        # A message contains its key and its value even if their columns are not selected.
+        self.bytes += payload_bytes(messages, (*self.columns, "key", "value"))
 
     @property
     def is_full(self) -> bool:
-        return len(self.messages) >= ROWS_PER_BATCH or self.value_bytes >= BYTES_PER_BATCH
+        return len(self.messages) >= ROWS_PER_BATCH or self.bytes >= BYTES_PER_BATCH
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        messages, self.messages, self.value_bytes = self.messages, [], 0
+        messages, self.messages, self.bytes = self.messages, [], 0
         if messages:
             yield from record_batch(messages, self.columns, bytes_max=BYTES_PER_BATCH)
 
