@@ -172,10 +172,16 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
         ),
         **dict.fromkeys(
             (
+                "group.instance.id",
+                "group.protocol",
+                "group.protocol.type",
                 "group.remote.assignor",
+                "heartbeat.interval.ms",
                 "internal.leave.group.on.close",
+                "max.poll.interval.ms",
                 "partition.assignment.strategy",
                 "rebalance.timeout.ms",
+                "session.timeout.ms",
             ),
             "the connector's consumers do not join a group, and Spark assigns the partitions",
         ),

@@ -78,6 +78,18 @@ def test_value_of_javas_wider_range_is_accepted(name: str, value: str) -> None:
     open_client(options(NOWHERE, **settings), role="producer").close()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_poll_interval_ms": "10000"},  # less than the default of `session.timeout.ms`
+        {"group_protocol": "consumer", "session_timeout_ms": "10000"},
+        {"group_protocol": "consumer", "heartbeat_interval_ms": "1000"},
+    ],
+)
+def test_settings_of_group_membership_have_no_effect(settings: dict[str, Any]) -> None:
+    open_client(options(NOWHERE, engine="librdkafka", **settings)).close()
+
+
 @pytest.mark.parametrize("role", ["consumer", "producer"])
 def test_settings_of_java_open_a_client(role: Role) -> None:
     java: dict[str, Any] = {

@@ -136,15 +136,9 @@ _WITHOUT_EFFECT: Final[Mapping[str, _Property]] = {
             "fetch.error.backoff.ms",
             "fetch.min.bytes",  # the records of a range already exist
             "fetch.queue.backoff.ms",
-            "group.instance.id",  # the reader does not join a group
-            "group.protocol",
-            "group.protocol.type",
-            "heartbeat.interval.ms",
-            "max.poll.interval.ms",
             "message.max.bytes",  # for producers; `receive.message.max.bytes` limits fetches
             "queued.max.messages.kbytes",  # at most two responses are in memory
             "queued.min.messages",
-            "session.timeout.ms",
         ),
         _Property(CONSUMER),
     ),
