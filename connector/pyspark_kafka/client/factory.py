@@ -40,7 +40,9 @@ Engine = Literal["native", "librdkafka"]
 
 _USE: Final = {"consumer": "reads", "producer": "writes"}
 _CHECKED_BY_OTHER_MODULES: Final = {"bootstrap.servers", "group.id", "isolation.level"}
-_SECURITY: Final = re.compile(r"security\.protocol$|enable\.s(sl|asl)\.|https\.|s(sl|asl)\.")
+_CHECKED_BY_NATIVE: Final = re.compile(
+    r"security\.protocol$|enable\.s(sl|asl)\.|https\.|s(sl|asl)\.|compression\.(\w+\.)?level$"
+)
 _IMPLEMENTATION_VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _RECORDS: Final = str(Path(__file__).parents[1] / "records")
 _INSTALL: Final = "Install pyspark-kafka for this platform"
@@ -149,17 +151,19 @@ def _check_values(options: ClientOptions, engine: Engine, role: Role) -> None:
     if options.kafka.keys() - _CHECKED_BY_OTHER_MODULES:
         from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
-        LibrdkafkaSettings.of(_without_security(options) if engine == "native" else options, role)
+        checked = _without_checked_by_native(options) if engine == "native" else options
+        LibrdkafkaSettings.of(checked, role)
         if engine == "native":
             _producer_settings(options, NativeSettings.of(options, role), role)
 
 
-def _without_security(options: ClientOptions) -> ClientOptions:
-    """Return the options without TLS and SASL settings.
+def _without_checked_by_native(options: ClientOptions) -> ClientOptions:
+    """Return the options without TLS settings, SASL settings and compression levels.
 
-    The native engine checks these settings itself. librdkafka would request a token to check them.
+    The native engine checks these settings itself. librdkafka would request a token to check SASL
+    settings, and it supports fewer compression levels.
     """
-    kafka = {n: v for n, v in options.kafka.items() if _SECURITY.match(n.lower()) is None}
+    kafka = {n: v for n, v in options.kafka.items() if not _CHECKED_BY_NATIVE.match(n.lower())}
     return replace(options, kafka=kafka)
 
 

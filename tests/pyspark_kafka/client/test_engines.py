@@ -75,6 +75,8 @@ def test_auto_is_native_if_all_settings_are_supported(
     [
         ({}, None),
         ({"compression.type": "zstd", "batch.size": "16384", "linger.ms": "5"}, None),
+        ({"compression.type": "zstd", "compression.zstd.level": "22"}, None),
+        ({"compression.type": "lz4", "compression.lz4.level": "17"}, None),
         ({"partitioner": "random"}, "'random'.*'kafka.partitioner'"),
         ({"compression.type": "gzip", "compression.level": "12"}, "'12'"),
         ({"security.protocol": "SSL"}, None),
