@@ -80,6 +80,7 @@ def sasl_properties(kafka: Mapping[str, str]) -> dict[str, str]:
         return _aws(options)
     if name in {"PlainLoginModule", "ScramLoginModule"}:
         _check_mechanism(name, mechanism)
+        _check_no_delegation_token(options)
         return {
             "sasl.username": _required(options, "username"),
             "sasl.password": _required(options, "password"),
@@ -163,6 +164,16 @@ def _check_mechanism(module: str, mechanism: str) -> None:
             f"{mechanism or 'not set'}.",
             advice=f"Set 'kafka.sasl.mechanism' to {' or '.join(_MECHANISMS[module])}.",
             option="kafka.sasl.mechanism",
+        )
+
+
+def _check_no_delegation_token(options: Mapping[str, str]) -> None:
+    # The Java client ignores all other options of these login modules, except the credentials.
+    if options.get("tokenauth", "").lower() == "true":
+        raise OptionError(
+            f"Option '{_OPTION}' contains tokenauth, but delegation tokens are not supported.",
+            advice="Remove tokenauth, and set username and password to the credentials of a user.",
+            option=_OPTION,
         )
 
 

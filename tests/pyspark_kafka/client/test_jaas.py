@@ -58,6 +58,11 @@ def test_scram() -> None:
     assert (translated["sasl.username"], translated["sasl.password"]) == ("a", "b")
 
 
+def test_options_that_java_ignores_are_ignored() -> None:
+    config = f"{SCRAM} required username=a password=b tokenauth=false serviceName=kafka;"
+    assert translate(config, "SCRAM-SHA-256")["sasl.username"] == "a"
+
+
 def test_oauthbearer_by_client_credentials() -> None:
     config = (
         f'{OAUTH} required clientId="me" clientSecret="hush" scope="read" '
@@ -125,6 +130,12 @@ def test_extensions_for_credentials_in_other_options(credentials: dict[str, str]
             "SCRAM-SHA-256",
         ),
         (f"{SCRAM} required username=a password=hush;", "", "mechanism", "ScramLoginModule"),
+        (
+            f'{SCRAM} required username=a password=hush tokenauth="True";',
+            "SCRAM-SHA-256",
+            "jaas.config",
+            "tokenauth",
+        ),
         (
             "com.sun.security.auth.module.Krb5LoginModule required;",
             "GSSAPI",
