@@ -16,7 +16,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_kafka.client import factory
 from pyspark_kafka.errors import OptionError, SchemaError
+from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import SinkOptions
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite, Written
 from pyspark_kafka.sink.writers import StreamRowWriter, batch_writer, stream_writer
@@ -42,6 +44,15 @@ def test_schema_and_options_are_checked_when_a_writer_is_created() -> None:
         assert no_topic.value.option == "topic"
         with pytest.raises(OptionError, match="compression"):
             make(sink_options(compression_type="rar"), SCHEMA)
+
+
+def test_settings_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+    monkeypatch.setattr(factory, "check_settings", lambda *given, **_: checked.append(given))
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.client.id": "once", "topic": "t"}
+    for _ in range(2):
+        AtLeastOnceWrite.of(parse_sink_options(given, streaming=True), SCHEMA)
+    assert len(checked) == 1
 
 
 def test_writers_take_arrow_batches() -> None:

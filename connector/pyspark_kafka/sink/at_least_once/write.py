@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -42,7 +42,8 @@ class AtLeastOnceWrite:
     def of(cls, options: SinkOptions, schema: StructType) -> AtLeastOnceWrite:
         """Check the schema and the options. Raises `SchemaError` and `OptionError`."""
         check_columns(schema, options.topic)
-        _check_settings(_Settings(options.client))
+        # The group id has no effect on a producer, and may be random.
+        _check_settings(_Settings(replace(options.client, group_id="")))
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
