@@ -104,6 +104,10 @@ def _load(text: str, example: str) -> object:
             f"the text is not valid JSON ({error.msg} at character {error.pos + 1})",
             example=example,
         ) from None
+    except OffsetFormatError:
+        raise
+    except ValueError:  # Python limits the number of digits.
+        raise OffsetFormatError("a number has too many digits", example=example) from None
     except RecursionError:
         raise OffsetFormatError("the JSON is nested too deeply", example=example) from None
 

@@ -226,7 +226,7 @@ def _topic_pattern(raw: RawOptions) -> re.Pattern[str]:
     text = raw.text("subscribePattern")
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError, ValueError) as error:
         raise OptionError(
             f"Option 'subscribePattern' has the value '{text}', which is not a valid regular "
             f"expression: {error}.",

@@ -320,6 +320,8 @@ def test_options_of_a_table_are_rejected_as_a_whole() -> None:
         ({**SERVERS, "subscribe": "t", "assign": '{"t":[0]}'}, "assign"),
         ({"subscribe": "t"}, "kafka.bootstrap.servers"),
         ({**SERVERS, "subscribePattern": "("}, "subscribePattern"),
+        ({**SERVERS, "subscribePattern": "a{99999999999}"}, "subscribePattern"),
+        ({**SERVERS, "subscribePattern": "(" * 5_000}, "subscribePattern"),
     ],
 )
 def test_a_read_needs_servers_and_exactly_one_selection(
