@@ -209,6 +209,11 @@ ENDPOINT = {"sasl_oauthbearer_token_endpoint_url": "https://localhost/token"}
         ({**SCRAM, "sasl_mechanism": "SCRAM-SHA-1"}, "sasl.mechanism", "'SCRAM-SHA-1'"),
         (SCRAM, "sasl.jaas.config", "not set"),
         ({**SCRAM, "sasl_username": "alice"}, "sasl.jaas.config", "not set"),
+        (
+            {**SCRAM, "sasl_jaas_config": "ScramLoginModule required username=a password='';"},
+            "sasl.jaas.config",
+            "'sasl.password'.*empty",
+        ),
         (OAUTH, "sasl.oauthbearer.token.endpoint.url", "token source"),
         ({**OAUTH, **ENDPOINT}, "sasl.oauthbearer.client.credentials.client.id", "not set"),
         (

@@ -129,9 +129,10 @@ class _Settings:
         value = self.properties.get(name)
         if not value:
             option = self.option(name)
+            problem = "is not set" if value is None else f"sets '{name}' to an empty value"
             raise OptionError(
-                f"Option '{option}' is not set, but {purpose} requires it.",
-                advice=f"Set '{option}'.",
+                f"Option '{option}' {problem}, but {purpose} requires it.",
+                advice=f"Set '{option}'." if value is None else f"Correct '{option}'.",
                 option=option,
             )
         return value
