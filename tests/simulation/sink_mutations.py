@@ -103,9 +103,9 @@ def read_from_a_replaced_leader(patch: Patch) -> None:
 def mark_lost_rows_as_finished(patch: Patch) -> None:
     original = planning._settled
 
-    def settled(states: Any, lost: Any, unknown: Any, *, reports_jobs: bool) -> Any:
+    def settled(unfinished: Any, lost: Any, unknown: Any) -> Any:
         del lost
-        return original(states, {}, unknown, reports_jobs=reports_jobs)
+        return original(unfinished, {}, unknown)
 
     patch.setattr(planning, "_settled", settled)
 

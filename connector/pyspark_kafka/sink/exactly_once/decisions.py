@@ -163,6 +163,15 @@ def finishing_records(state: QueryState) -> list[tuple[bytes, bytes] | Tombstone
     return [(_finished_key(decision, decision.number), value), *tombstones((*state.keys, previous))]
 
 
+def deletion(decision: Decision) -> Tombstone:
+    """Return the tombstone for the finished record of a decision.
+
+    It deletes the decision and must follow the `finishing_records`: without the finished record, a
+    decision with only a part of its chunks is corrupt.
+    """
+    return _finished_key(decision, decision.number), None
+
+
 def registration(sink_id: str, *, forgotten_number: int = 0) -> tuple[bytes, bytes]:
     """Return the record that registers a sink.
 

@@ -18,6 +18,7 @@ from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     EarlierJobCommittedError,
     ExactlyOnceError,
+    KafkaError,
     OptionError,
     OutcomeUnknownError,
     RowsLostError,
@@ -30,6 +31,7 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     Entry,
     QueryState,
     RowTotals,
+    deletion,
     finishing_records,
     tombstones,
 )
@@ -142,8 +144,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
     if refusal is not None:
         log.error("%s", refusal)
     with step(Step.PLAN_MARK):
-        reports_jobs = isinstance(refusal, EarlierJobCommittedError)
-        settled = _settled(states.values(), lost, unknown, reports_jobs=reports_jobs)
+        settled = _settled(unfinished, lost, unknown)
         topic.write_plain([*settled, *tombstones(state_of_sink.obsolete)])
     with step(Step.PLAN_SWEEP):
         decided = frozenset(
@@ -151,6 +152,8 @@ def plan(client: TransactionalClient, options: ExactlyOnce, *, is_single_job: bo
         )
         sweep(client, sink_id, owner, version, spare=decided)
     if refusal is not None:
+        if isinstance(refusal, EarlierJobCommittedError):
+            _delete(topic, jobs, refusal)
         raise refusal
     last = {
         query: _last(state, lost.get(query, ()), unknown.get(query))
@@ -246,27 +249,33 @@ def _refusal(
 
 
 def _settled(
-    states: Iterable[QueryState],
+    unfinished: Iterable[QueryState],
     lost: Mapping[str, Sequence[Entry]],
     unknown: Container[str],
-    *,
-    reports_jobs: bool,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return finished records of completed decisions, and tombstones for reported decisions.
-
-    A batch job without `batchId` deletes its decision when the job is complete. If the job stops
-    earlier, its decision is retained until the next job without `batchId` reports the decision.
-    """
+    """Return the finished records of decisions whose transactions are all committed."""
     records: list[tuple[bytes, bytes | None]] = []
-    for state in states:
-        decision = state.decision
-        if lost.get(decision.query_id) or decision.query_id in unknown:
-            continue
-        if decision.batch_id is None and reports_jobs:
-            records += tombstones(state.keys)
-        elif not state.is_finished:
+    for state in unfinished:
+        query_id = state.decision.query_id
+        if not lost.get(query_id) and query_id not in unknown:
             records += finishing_records(state)
     return records
+
+
+def _delete(
+    topic: CommitTopic, jobs: Iterable[QueryState], refusal: EarlierJobCommittedError
+) -> None:
+    """Delete the finished decisions of the jobs that `refusal` reports.
+
+    Call this last. If planning failed after the deletion, the jobs would not be reported, and a
+    retry of a job would write its rows again. For the same reason, `refusal` is also raised if it
+    is unknown whether the decisions were deleted.
+    """
+    try:
+        with step(Step.PLAN_MARK):
+            topic.write_plain([deletion(state.decision) for state in jobs])
+    except KafkaError as error:
+        raise refusal from error
 
 
 def _last(state: QueryState, lost: Sequence[Entry], unknown: UnknownOutcome | None) -> LastDecision:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -270,6 +271,29 @@ def test_job_that_stopped_after_its_decision_is_reported_once(
     assert seen(fake) == ["a", "b"]
     assert jobs[2].plan(is_single_job=True).last == {}
     assert jobs[2].topic.read() == SinkState(forgotten_number=0, queries={})
+
+
+@pytest.mark.parametrize("is_lost_after_write", [False, True])
+def test_job_is_reported_after_a_failed_planning_run(
+    fake: FakeCluster, is_lost_after_write: bool
+) -> None:
+    """A failure of the sweep deletes nothing. A failure of the deletion does not hide the job."""
+    jobs = [of(fake, f"run-{n}", query_id=f"job-{n}") for n in range(3)]
+    jobs[0].plan(is_single_job=True)
+    jobs[0].decide(None, jobs[0].prepare(0, OUT, "a"))
+    assert isinstance(jobs[1].client, FakeClient)
+    if is_lost_after_write:
+        lose = partial(jobs[1].client.lose_response, "flush")
+        jobs[1].client.before("list_transactions", lose)
+    else:
+        jobs[1].client.fail("list_transactions", BrokerUnreachableError("the network"))
+        with pytest.raises(BrokerUnreachableError):
+            jobs[1].plan(is_single_job=True)
+        assert set(jobs[2].topic.read().queries) == {"job-0"}
+    with pytest.raises(EarlierJobCommittedError):
+        jobs[1].plan(is_single_job=True)
+    assert jobs[2].plan(is_single_job=True).last == {}
+    assert seen(fake) == ["a"]
 
 
 @pytest.mark.parametrize("is_expired", [False, True])
