@@ -448,9 +448,14 @@ class _Batch:
             lost = roll_forward(self.client, state, is_new=True)
         if lost:
             raise self._rows_lost(lost)
-        self._mark(state)
+        is_single_job = self.results.task.batch_id is None
+        if not is_single_job:
+            self._mark(state)
         with step(Step.COMMIT_SWEEP):
             self._sweep(state.decision)
+        if is_single_job:
+            # This deletes the decision. As long as the decision exists, a retry is refused.
+            self._mark(state)
         rows = self.results.rows_by_topic
         log.info(
             "%s is committed: %s",

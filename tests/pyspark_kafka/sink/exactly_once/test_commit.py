@@ -17,6 +17,7 @@ from pyspark_kafka.errors import (
     BatchNotCommittedError,
     BrokerUnreachableError,
     DeliveryError,
+    EarlierJobCommittedError,
     OutcomeUnknownError,
     ReplayMismatchError,
     RowsLostError,
@@ -500,6 +501,16 @@ def test_replaced_job_does_not_fail_after_its_commit(
         batch.commit()
     query.check()
     assert f"'{query.first.sink_id}'" in caplog.text
+
+
+def test_job_that_was_killed_in_its_sweep_is_reported(query: Query) -> None:
+    """The sweep can take minutes if a broker is unreachable."""
+    batch = prepared(query.first, batch_id=None)
+    with at("commit.sweep.list_transactions.before", kill), suppress(Killed):
+        batch.commit()
+    with pytest.raises(EarlierJobCommittedError):
+        query.restarted().begin(None)
+    query.check()
 
 
 # --- replays ---
