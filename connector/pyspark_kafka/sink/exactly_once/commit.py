@@ -454,7 +454,7 @@ class _Batch:
         with step(Step.COMMIT_SWEEP):
             self._sweep(state.decision)
         if is_single_job:
-            # This deletes the decision. As long as the decision exists, a retry is refused.
+            # As long as the decision exists, a retry of the job is refused.
             self._mark(state)
         rows = self.results.rows_by_topic
         log.info(
@@ -482,9 +482,14 @@ class _Batch:
         )
 
     def _mark(self, state: QueryState) -> None:
+        """Mark a decision as finished, or delete the decision of a job without `batchId`."""
+        topic = self._topic
         try:
             with step(Step.COMMIT_MARK):
-                self._topic.mark_finished(state)
+                if state.decision.batch_id is None:
+                    topic.delete(state)
+                else:
+                    topic.mark_finished(state)
         except KafkaError as error:
             log.warning(
                 "%s is committed, but could not be marked as finished. The next batch will mark it "

@@ -362,11 +362,16 @@ class CommitTopic:
     def mark_finished(self, state: QueryState) -> None:
         """Record that every transaction of a decision is committed.
 
-        Deletes the decision of a batch job without `batchId`, because no later run needs it.
         Returns after the records are acknowledged.
         """
-        is_single_job = state.decision.batch_id is None
-        self.write_plain(tombstones(state.keys) if is_single_job else finishing_records(state))
+        self.write_plain(finishing_records(state))
+
+    def delete(self, state: QueryState) -> None:
+        """Delete the decision of a complete batch job without `batchId`. No later run needs it.
+
+        Returns after the records are acknowledged.
+        """
+        self.write_plain(tombstones(state.keys))
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records outside a transaction. Returns after they are acknowledged."""

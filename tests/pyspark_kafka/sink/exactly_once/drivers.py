@@ -209,10 +209,14 @@ class Driver:
         )
 
     def mark_finished(self, decision: Decision) -> None:
-        topic = self.topic
-        records = to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)
-        keys = tuple(key for key, _ in records)
-        topic.mark_finished(QueryState(decision=decision, keys=keys))
+        self.topic.mark_finished(self._state(decision))
+
+    def delete(self, decision: Decision) -> None:
+        self.topic.delete(self._state(decision))
+
+    def _state(self, decision: Decision) -> QueryState:
+        records = to_records(decision, chunk_bytes_max=self.topic.chunk_bytes_max)
+        return QueryState(decision=decision, keys=tuple(key for key, _ in records))
 
     def abort(self, *entries: Entry) -> None:
         """Abort as Spark does, with the results of these tasks and of a failed task."""

@@ -15,6 +15,7 @@ from pyspark_kafka.errors import (
     AuthorizationError,
     BrokerUnreachableError,
     CommitTopicError,
+    EarlierJobCommittedError,
     ExactlyOnceError,
     OutcomeUnknownError,
     SinkFencedError,
@@ -198,6 +199,21 @@ def test_loss_is_not_accepted_while_a_commit_is_possible(world: FakeWorld) -> No
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_recovered_job_is_still_reported(world: FakeWorld, is_lost: bool) -> None:
+    """Otherwise the scheduler's retry of the killed job would write all rows again."""
+    job = run_of(world)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        job.write(None, [b"a"])
+    if is_lost:
+        world.cluster.advance(job.timeout_ms + 1)
+    for _ in range(2):
+        run_repair(world, job.sink_id, RepairRequest(accept_loss=is_lost))
+    assert report_of(world, job.sink_id).unfinished == ()
+    with pytest.raises(EarlierJobCommittedError):
+        job.successor(query_id="retry").begin(None)
+
+
 # --- forget ---
 
 
@@ -211,6 +227,15 @@ def check_forgetting(world: World) -> None:
     run.successor().write(0, [b"new"])
     [decision] = report_of(world, run.sink_id).decisions
     assert (decision.decision.number, decision.is_finished) == (2, True)
+
+
+def test_forgotten_job_is_not_reported(world: FakeWorld) -> None:
+    job = run_of(world)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        job.write(None, [b"a"])
+    run_repair(world, job.sink_id, FORGET)
+    job.successor(query_id="next").write(None, [b"b"])
+    assert world.committed(job.topic) == [b"a", b"b"]
 
 
 def test_forgetting_commits_before_it_removes(world: FakeWorld) -> None:

@@ -242,12 +242,12 @@ def test_finished_job_leaves_no_records(fake: FakeCluster) -> None:
     job.plan(is_single_job=True)
     decision = job.decide(None, *[job.prepare(n, OUT, f"{n}") for n in range(2)])
     roll_forward(job.client, QueryState(decision=decision), is_new=True)
-    job.mark_finished(decision)
+    job.delete(decision)
     other = of(fake, query_id="other")
     assert other.plan(is_single_job=True).last == {}
     assert other.topic.read().obsolete == ()
     # A late driver of the job finds nothing to do and changes nothing.
-    job.mark_finished(decision)
+    job.delete(decision)
     assert other.plan(is_single_job=True).last == {}
     assert seen(fake) == ["0", "1"]
 
