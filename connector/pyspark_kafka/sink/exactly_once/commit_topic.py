@@ -39,6 +39,7 @@ from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_
 from pyspark_kafka.sink.exactly_once.decisions import (
     QueryState,
     SinkState,
+    deletion,
     finishing_records,
     key_prefix,
     last_number_in,
@@ -369,9 +370,10 @@ class CommitTopic:
     def delete(self, state: QueryState) -> None:
         """Delete the decision of a complete batch job without `batchId`. No later run needs it.
 
+        If only the first few records are written, the decision is finished, but not deleted.
         Returns after the records are acknowledged.
         """
-        self.write_plain(tombstones(state.keys))
+        self.write_plain([*finishing_records(state), deletion(state.decision)])
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records outside a transaction. Returns after they are acknowledged."""

@@ -468,6 +468,26 @@ def test_finished_decision_leaves_one_small_record(setting: Setting) -> None:
     assert driver.plan().last_number("query") == 3
 
 
+def test_job_is_readable_after_each_record_of_its_deletion(
+    fake: FakeCluster, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may die between two record batches."""
+    monkeypatch.setattr(CommitTopic, "chunk_bytes_max", 500)
+    fake.create_topic("out", 1)
+    job = Driver(client=client, sink_id="X", commit_topic=NAME)
+    job.plan(is_single_job=True)
+    decision = job.decide(None, *[job.prepare(n, "out", "a") for n in range(3)])
+    written: list[tuple[bytes, bytes | None]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitTopic, "write_plain", lambda _, records: written.extend(records))
+        job.delete(decision)
+    assert sum(b"decision" in key for key, _ in written) > 1
+    for number, record in enumerate(written, start=1):
+        job.topic.write_plain([record])
+        assert len(job.topic.read().queries) == (number < len(written))
+    assert job.topic.read().obsolete == ()
+
+
 def test_failed_mark_aborts_its_producer(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
     client.fail("flush", DeliveryError("no"))
