@@ -31,13 +31,14 @@ from pyspark_kafka.kafka.transactions import (
     TransactionState,
     TransactionVersion,
 )
+from pyspark_kafka.options.table import TRANSACTION_TIMEOUT_MS_MIN
 from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, unused_task_id
 
 log = logging.getLogger(__name__)
 
-FENCING_TIMEOUT_MS: Final = 1_000
+FENCING_TIMEOUT_MS: Final = TRANSACTION_TIMEOUT_MS_MIN - 1
 """The transaction timeout in the InitProducerId requests of a sweep. No producer writes with the
-epochs that these requests return. Tasks use other timeouts, so this value identifies ids that a
+epochs that these requests return. Tasks use higher timeouts, so this value identifies ids that a
 sweep has fenced."""
 _SWEPT: Final = (TransactionState.ONGOING, TransactionState.EMPTY)
 _ROUNDS_MAX: Final = 5

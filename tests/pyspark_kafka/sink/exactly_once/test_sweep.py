@@ -14,6 +14,7 @@ from pyspark_kafka.kafka.transactions import (
     TransactionState,
     TransactionVersion,
 )
+from pyspark_kafka.options.table import TRANSACTION_TIMEOUT_MS_MIN
 from pyspark_kafka.sink.exactly_once.sweep import is_held, sweep
 from tests.conformance.eventually import eventually
 from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
@@ -128,8 +129,9 @@ def test_sweep_fences_an_attempt_that_has_not_begun(setting: Setting) -> None:
     done = driver.prepare(0, topic, "done")
     driver.commit(done)
     own_id = driver.id_of(1)
-    for _ in range(2):
-        producer = driver.client.init_producer_id(own_id, timeout_ms=60_000)
+    # With a sweep's own timeout, the attempt would count as fenced.
+    for timeout_ms in (60_000, TRANSACTION_TIMEOUT_MS_MIN):
+        producer = driver.client.init_producer_id(own_id, timeout_ms=timeout_ms)
         assert sweep_of(driver) == ()
         fenced = _producer_of(driver, own_id)
         assert sweep_of(driver) == ()
