@@ -60,6 +60,8 @@ REQUESTS: Final[Mapping[Step, frozenset[str]]] = {
 """
 
 OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
+    # Sent only if the brokers reject the decision because of its producer epoch.
+    Step.COMMIT_DECIDE: frozenset({"describe_transactions"}),
     # The sweep fences only an attempt whose result Spark did not use.
     Step.COMMIT_SWEEP: _FENCE | {"init_producer_ids"},
     # Sent only with transaction version 1.

@@ -95,7 +95,8 @@ def _actions() -> dict[Request, frozenset[int]]:
     add(Step.COMMIT_VERIFY, ["describe_transactions"], labels.TASKS)
     add(Step.COMMIT_COMPARE, [*_WRITE, *_READ], labels.COMMIT_COMPARE)
     add(Step.COMMIT_COMPARE, _ROLL_FORWARD, labels.COMMIT_COMPARE_ROLL)
-    add(Step.COMMIT_DECIDE, [*_WRITE, "send_offsets"], labels.COMMIT_DECIDE)
+    decide = [*_WRITE, "send_offsets", "describe_transactions"]
+    add(Step.COMMIT_DECIDE, decide, labels.COMMIT_DECIDE)
     add(Step.COMMIT_DECIDE, ["end_transactions"], labels.COMMIT_DECIDE_END)
     add(Step.COMMIT_ROLL_FORWARD, _ROLL_FORWARD, labels.COMMIT_ROLL_FORWARD)
     add(Step.COMMIT_MARK, _WRITE, labels.COMMIT_MARK, labels.COMMIT_COMPARE_MARK)

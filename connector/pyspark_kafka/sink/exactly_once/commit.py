@@ -62,6 +62,8 @@ _TIME_LEFT_SHARE: Final = 4
 """For short timeouts, a quarter of the timeout is enough. Otherwise no batch with a short timeout
 could be committed."""
 
+_ABORTED: Final = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+
 _NAMED_MAX: Final = 10
 
 
@@ -145,9 +147,7 @@ class _Batch:
             if (problem := _problem(entry, found.get(entry.transactional_id), self.now_ms()))
         ]
         if problems:
-            owner = self.client.describe_transactions([self._sink_id]).get(self._sink_id)
-            if owner is not None and owner.producer != self.results.owner:
-                raise self._fenced()
+            self._check_owner()
             more = f"; and {len(problems) - _NAMED_MAX} more" if problems[_NAMED_MAX:] else ""
             raise BatchNotCommittedError(
                 f"{self._name} is not committed, because some transactions of its tasks changed "
@@ -345,15 +345,7 @@ class _Batch:
         """
         state = self._write_decision(decision)
         if self.now_ms() >= before_ms:
-            raise BatchNotCommittedError(
-                f"{self._name} is not committed: writing its commit decision took so long that the "
-                f"transactions of its tasks are about to time out. {self._nothing_visible}",
-                advice="Run the batch again. If this happens again, increase "
-                "'transactionTimeout', or find out why writes to topic "
-                f"'{self.options.commit_topic}' are slow.",
-                topic=self.options.commit_topic,
-                transactional_id=self._sink_id,
-            )
+            raise self._too_slow("the transactions of its tasks are about to time out")
         end = EndTransaction(
             transactional_id=self._sink_id,
             producer=self.results.owner,
@@ -394,13 +386,36 @@ class _Batch:
         except BaseException as error:
             producer.abort()
             if isinstance(error, ProducerFencedError):
-                raise self._fenced() from error
+                self._check_owner()
+                raise self._too_slow("its transaction timed out") from error
             raise
         producer.close()
         return QueryState(decision=decision, keys=tuple(key for key, _ in records))
 
-    def _fenced(self) -> SinkFencedError:
-        return SinkFencedError(
+    def _too_slow(self, result: str) -> BatchNotCommittedError:
+        return BatchNotCommittedError(
+            f"{self._name} is not committed: writing its commit decision took so long that "
+            f"{result}. {self._nothing_visible}",
+            advice="Run the batch again. If this happens again, increase 'transactionTimeout', or "
+            f"find out why writes to topic '{self.options.commit_topic}' are slow.",
+            topic=self.options.commit_topic,
+            transactional_id=self._sink_id,
+        )
+
+    def _check_owner(self) -> None:
+        """Raise `SinkFencedError` if another run owns the sink id.
+
+        If the transaction of the decision times out, the coordinator aborts it with the next epoch.
+        A run that is just taking over causes the same state. In both cases nothing is committed.
+        """
+        found = self.client.describe_transactions([self._sink_id]).get(self._sink_id)
+        owner = self.results.owner
+        after_timeout = replace(owner, producer_epoch=owner.producer_epoch + 1)
+        if found is None or found.producer == owner:
+            return
+        if found.producer == after_timeout and found.state in _ABORTED:
+            return
+        raise SinkFencedError(
             f"{self._name} is not committed, because another run with this transactionalId has "
             "fenced this run. None of the rows that this run wrote will be visible.",
             advice="If both queries are meant to run, give each its own transactionalId. "

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -28,6 +28,7 @@ from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch,
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, QueryState, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import Prepared, Task, TaskMessage, TaskResults
+from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.query import Query
 from tests.pyspark_kafka.sink.exactly_once.runs import Batch, Killed, Rows, Run, at, kill
@@ -352,6 +353,23 @@ def test_fenced_driver_decides_nothing(query: Query) -> None:
         batch.commit()
     assert caught.value.transactional_id == query.first.sink_id
     assert not is_decided(query)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_timeout_of_the_decision_is_not_reported_as_a_fence(version: Literal[1, 2]) -> None:
+    """The coordinator bumps the epoch, as a newer run does."""
+    world = FakeWorld(version)
+    batch = prepared(replace(Query.of(world, (ROWS,)).first, group_id="group"))
+    offsets = SourceOffsets(hash="h", offsets={TopicPartition("source", 0): 5})
+    with (
+        at("commit.decide.produce.after", lambda: world.cluster.advance(DECISION_TIMEOUT_MS + 1)),
+        pytest.raises(BatchNotCommittedError) as caught,
+    ):
+        batch.commit(offsets=offsets)
+    assert caught.value.topic == batch.run.commit_topic
+    batch.abort()
+    batch.run.successor().write(0, *ROWS, offsets=offsets)
+    assert world.committed(batch.run.topic) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("name", ["produce", "flush"])
