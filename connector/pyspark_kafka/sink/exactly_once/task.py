@@ -144,6 +144,7 @@ class _Attempt:
             own = self.client.init_producer_id(
                 own_id, timeout_ms=self.options.transaction_timeout_ms
             )
+        initialized_ms = self.now_ms()
         try:
             with step(Step.TASK_LOOK):
                 self._check_owner()
@@ -151,7 +152,11 @@ class _Attempt:
         except BaseException as error:
             self._abort_own(own_id, own)
             if isinstance(error, ProducerFencedError):
-                raise self._fenced(own_id) from error
+                age_ms = self.now_ms() - initialized_ms
+                is_late = age_ms >= self.options.transaction_timeout_ms
+                raise (
+                    self._timed_out(own_id, age_ms) if is_late else self._fenced(own_id)
+                ) from error
             raise
         return message
 
@@ -281,6 +286,15 @@ class _Attempt:
             f"'{self.options.transactional_id}' has taken over, or the batch ended while this "
             "attempt was running. None of the attempt's rows will be visible.",
             advice="If two queries use this transactionalId, give each its own.",
+            transactional_id=self.options.transactional_id,
+        )
+
+    def _timed_out(self, own_id: str, age_ms: int) -> SinkFencedError:
+        return SinkFencedError(
+            f"A task of {self.task.batch} was fenced after {age_ms} ms. After 'transactionTimeout' "
+            f"({self.options.transaction_timeout_ms} ms), the brokers abort its transaction "
+            f"'{own_id}'. None of the attempt's rows will be visible.",
+            advice="Increase 'transactionTimeout' or make the batches smaller.",
             transactional_id=self.options.transactional_id,
         )
 

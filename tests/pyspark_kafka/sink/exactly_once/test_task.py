@@ -333,6 +333,22 @@ def test_fenced_attempt_fails(attempt: Attempt, where: str) -> None:
     attempt.check_aborted()
 
 
+def test_attempt_that_writes_for_too_long_fails_with_advice(attempt: Attempt) -> None:
+    timeout_ms = attempt.options.transaction_timeout_ms
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        yield ROWS
+        attempt.cluster.advance(timeout_ms + 1)
+        yield ROWS
+
+    attempt.batches = slow_rows()
+    with pytest.raises(SinkFencedError) as raised:
+        attempt.run()
+    assert "'transactionTimeout'" in raised.value.advice
+    assert raised.value.transactional_id == "orders"
+    attempt.check_aborted()
+
+
 @pytest.mark.parametrize("where", ["task.init.before", "task.look.before"])
 def test_attempt_of_a_fenced_run_begins_no_transaction(attempt: Attempt, where: str) -> None:
     other = attempt.cluster.client("other")
