@@ -153,7 +153,7 @@ def end_in_the_other_version(patch: Patch) -> None:
     """EndTxn has version 4 for transactions of version 2 and the other way round."""
     original = FailpointClient.end_transactions
 
-    def end(self: FailpointClient, ends: Any) -> Any:
+    def end(self: FailpointClient, ends: Any, **_: Any) -> Any:
         def other(one: EndTransaction) -> EndTransaction:
             return replace(one, version=1 if one.version == 2 else 2)
 

@@ -73,11 +73,14 @@ class TransactionalClient(KafkaClient, Protocol):
     ) -> Mapping[str, ProducerIdAndEpoch]:
         """Send InitProducerId requests for several transactional ids in parallel."""
 
-    def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
+    def end_transactions(
+        self, ends: Collection[EndTransaction], *, timeout_ms: float | None = None
+    ) -> Mapping[str, ErrorCode | None]:
         """Send EndTxn for all transactional ids in parallel. Return the final error code for each.
 
         Retriable error codes, such as CONCURRENT_TRANSACTIONS and NOT_COORDINATOR, are retried.
-        None means that no final response arrived in time, so the outcome is unknown.
+        None means that no final response arrived in time, so the outcome is unknown. No request is
+        sent later than `timeout_ms` after the call.
         """
 
     def describe_transactions(

@@ -125,8 +125,13 @@ class NativeTransactionalClient(NativeClient):
         )
         return request.results
 
-    def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
+    def end_transactions(
+        self, ends: Collection[EndTransaction], *, timeout_ms: float | None = None
+    ) -> Mapping[str, ErrorCode | None]:
         by_id = {end.transactional_id: end for end in ends}
+        timeout_s = self.queries.api_timeout_s
+        if timeout_ms is not None:
+            timeout_s = min(timeout_s, timeout_ms / 1000)
 
         def call(
             names: Collection[str], deadline: float
@@ -141,6 +146,7 @@ class NativeTransactionalClient(NativeClient):
             replace(self.queries, backoff=_MARKER_BACKOFF).retry(
                 request,
                 f"ending {counted(len(by_id), 'transaction')}",
+                timeout_s=timeout_s,
                 request_count=len(by_id),
             )
         except (AccessError, UnsupportedVersionError):

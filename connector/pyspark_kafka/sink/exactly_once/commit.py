@@ -344,7 +344,8 @@ class _Batch:
         their transactions time out.
         """
         state = self._write_decision(decision)
-        if self.now_ms() >= before_ms:
+        left_ms = before_ms - self.now_ms()
+        if left_ms <= 0:
             raise self._too_slow("the transactions of its tasks are about to time out")
         end = EndTransaction(
             transactional_id=self._sink_id,
@@ -353,7 +354,7 @@ class _Batch:
             version=self.results.version,
         )
         try:
-            error_code = self.client.end_transactions([end]).get(self._sink_id)
+            error_code = self.client.end_transactions([end], timeout_ms=left_ms).get(self._sink_id)
         except KafkaError as error:
             raise self._unknown(
                 f"the request to commit the batch failed. {reason_of(error)}"

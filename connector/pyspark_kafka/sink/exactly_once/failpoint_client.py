@@ -94,9 +94,11 @@ class FailpointClient:
         with request("init_producer_ids"):
             return self._client.init_producer_ids(transactional_ids, timeout_ms=timeout_ms)
 
-    def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
+    def end_transactions(
+        self, ends: Collection[EndTransaction], *, timeout_ms: float | None = None
+    ) -> Mapping[str, ErrorCode | None]:
         with request("end_transactions"):
-            return self._client.end_transactions(ends)
+            return self._client.end_transactions(ends, timeout_ms=timeout_ms)
 
     def describe_transactions(
         self, transactional_ids: Collection[str]

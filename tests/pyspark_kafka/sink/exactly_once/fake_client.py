@@ -256,7 +256,9 @@ class FakeClient:
             name: self.init_producer_id(name, timeout_ms=timeout_ms) for name in transactional_ids
         }
 
-    def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
+    def end_transactions(
+        self, ends: Collection[EndTransaction], *, timeout_ms: float | None = None
+    ) -> Mapping[str, ErrorCode | None]:
         if not ends:
             return {}
         try:

@@ -230,7 +230,9 @@ def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
     """Any response to EndTxn, or no response, counts as success."""
     original = FailpointClient.end_transactions
 
-    def end(self: FailpointClient, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
+    def end(
+        self: FailpointClient, ends: Collection[EndTransaction], **_: object
+    ) -> Mapping[str, ErrorCode]:
         return dict.fromkeys(original(self, ends), ErrorCode.none)
 
     patch.setattr(FailpointClient, "end_transactions", end)

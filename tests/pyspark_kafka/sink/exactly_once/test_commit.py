@@ -27,6 +27,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, QueryState, RowTotals
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Prepared, Task, TaskMessage, TaskResults
 from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
@@ -314,6 +315,22 @@ def test_decision_that_took_too_long_to_write_is_not_committed(
             batch.commit()
             return
         assert f"'{query.first.commit_topic}'" in not_committed(batch)
+
+
+def test_request_to_decide_is_not_repeated_too_late(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the required time must be left for the transactions of the tasks."""
+    timeouts: list[float | None] = []
+    original = FailpointClient.end_transactions
+
+    def end(self: Any, ends: Any, *, timeout_ms: float | None = None) -> Any:
+        timeouts.append(timeout_ms)
+        return original(self, ends, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(FailpointClient, "end_transactions", end)
+    query.drive(query.first)
+    assert timeouts == [query.first.timeout_ms - 30_000, None]
 
 
 def test_failed_verification_decides_nothing(query: Query) -> None:

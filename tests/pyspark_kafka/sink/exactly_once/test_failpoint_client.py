@@ -51,7 +51,7 @@ REQUESTS: dict[str, Ask] = {
         "x", timeout_ms=1, expected=PRODUCER
     ),
     "init_producer_ids": lambda client: client.init_producer_ids(["x", "y"], timeout_ms=1),
-    "end_transactions": lambda client: client.end_transactions([]),
+    "end_transactions": lambda client: client.end_transactions([], timeout_ms=1),
     "describe_transactions": lambda client: client.describe_transactions(["x"]),
     "list_transactions": lambda client: client.list_transactions(
         "x", TransactionState.ONGOING, TransactionState.EMPTY
