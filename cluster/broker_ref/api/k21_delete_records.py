@@ -150,7 +150,7 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
             for topic in request.topics
         )
     )
-    # A checkpoint processes all partitions, so requests that change nothing must not cause one.
+    # A checkpoint processes all partitions, so a request that is rejected must not cause one.
     if delayed.keys():
         # If the checkpoint fails, the records can reappear after a crash, as in Kafka.
         with suppress(StorageError):

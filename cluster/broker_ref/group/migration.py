@@ -63,9 +63,9 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     the classic group has not completed a rebalance, its generation is 0, and the new epoch is 1,
     because 0 is not a valid epoch for a member.
 
-    If the classic group is rebalancing, its assignments are out of date. The records then contain
-    no metadata hash, so the next heartbeat bumps the group epoch and all members get a new target
-    assignment.
+    If the classic group is rebalancing, its assignments are out of date. The records then contain a
+    wrong metadata hash, so the next heartbeat bumps the group epoch and all members get a new
+    target assignment.
 
     Raises: ApiError (GROUP_ID_NOT_FOUND if the metadata of a member is invalid, a partition is
     assigned to two members, or an assignment contains user data from a client-side assignor, which
@@ -78,12 +78,10 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
         raise _not_upgraded(group, f"the metadata of a member is invalid: {error}") from error
     _check_owners(group, members, metadata)
     names = {name for member in members for name in member.subscribed_topic_names}
-    is_stable = group.state is GroupState.STABLE
+    hash_ = metadata_hash(names, metadata)
+    is_rebalancing = group.state is not GroupState.STABLE and members
     return group_records(
-        group.group_id,
-        members,
-        epoch=epoch,
-        metadata_hash=metadata_hash(names, metadata) if is_stable else 0,
+        group.group_id, members, epoch=epoch, metadata_hash=~hash_ if is_rebalancing else hash_
     )
 
 

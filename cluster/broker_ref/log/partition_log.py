@@ -508,7 +508,7 @@ class PartitionLog:
         below the log start offset if its segment still exists.
         """
         with self._health.reading():
-            found = self._segments.find_max_timestamp()
+            found = self._segments.find_max_timestamp(end_offset=end_offset)
         return found if found is not None and found.offset < end_offset else None
 
     # Retention

@@ -512,22 +512,35 @@ class LogSegment:
             if hit is not None:
                 return hit if hit.offset < end_offset else None
             if header.base_offset >= start_offset:
-                raise LogError(
-                    ErrorCode.invalid_record,
-                    f"The header of the batch at offset {header.base_offset} in {self.path} "
-                    f"contains the maximum timestamp {header.max_timestamp}, but no record in the "
-                    f"batch has a timestamp of at least {timestamp_ms}.",
-                )
+                raise self._wrong_max_timestamp(header, timestamp_ms)
         return None
 
-    def find_max_timestamp(self) -> TimestampAndOffset | None:
-        """Return the first record with the segment's largest timestamp."""
+    def find_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
+        """Return the first record with the segment's largest timestamp.
+
+        Return None if the batch with this record is at or above `end_offset`. Raises:
+        LogError(INVALID_RECORD) if the maximum timestamp in the header of this batch is wrong.
+        """
         timestamp_ms, offset = self._max_timestamp_and_offset()
         found = self._find(offset) if timestamp_ms >= 0 else None
         if found is None:
             return None
         position, header = found
-        return self._first_record(position, header, timestamp_ms, self.base_offset)
+        # The batch is empty if compaction has removed all its records.
+        if header.record_count == 0 or header.base_offset >= end_offset:
+            return None
+        hit = self._first_record(position, header, timestamp_ms, self.base_offset)
+        if hit is None:
+            raise self._wrong_max_timestamp(header, timestamp_ms)
+        return hit
+
+    def _wrong_max_timestamp(self, header: BatchHeader, timestamp_ms: int) -> LogError:
+        return LogError(
+            ErrorCode.invalid_record,
+            f"The header of the batch at offset {header.base_offset} in {self.path} contains the "
+            f"maximum timestamp {header.max_timestamp}, but no record in the batch has a timestamp "
+            f"of at least {timestamp_ms}.",
+        )
 
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int

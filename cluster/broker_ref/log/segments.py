@@ -159,7 +159,7 @@ class LogSegments:
                 return found
         return None
 
-    def find_max_timestamp(self) -> TimestampAndOffset | None:
-        """Return the first record with the largest timestamp."""
+    def find_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
+        """Return the first record with the largest timestamp, if it is below `end_offset`."""
         newest = max(self._segments, key=lambda segment: segment.max_timestamp)
-        return newest.find_max_timestamp()
+        return newest.find_max_timestamp(end_offset=end_offset)

@@ -3,8 +3,8 @@
 The fetcher sends one fetch request after another, appends the records, and truncates logs that
 diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one fetch request is in flight. The
 response for a partition is ignored if the leader epoch or the log end offset has changed since the
-request, or if the partition was removed. If no partition of the fetch session has changed, the next
-fetch request requires no per-partition work.
+request, or if the partition was removed. If no partition of the fetch session has changed and the
+follower quota is not exceeded, the next fetch request requires no per-partition work.
 
     error code of a partition                         action of the follower
     NONE                                              append, update the high watermark
@@ -417,6 +417,8 @@ class ReplicaFetcher:
             self._add_to_session(followed)
             self.maybe_fetch()
 
+        if followed.delay is not None:
+            followed.delay.cancel()
         followed.delay = self._after_backoff(fetch_again)
 
     def _truncate_without_epochs(self, partition: Partition) -> None:

@@ -200,15 +200,22 @@ def test_an_invalid_timestamp_is_a_partition_error(driver: NodeDriver) -> None:
     assert look_up(driver, START_MS) == (ErrorCode.none, 0, START_MS, 0)
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "lookup_work"), [(0, 0, 0), (2**62, -1, 1)], ids=["found", "missing"]
+)
 def test_timestamps_are_looked_up_in_steps(
-    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
+    driver: NodeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    timestamp: int,
+    offset: int,
+    lookup_work: int,
 ) -> None:
     create_topic(driver, "many", 3)
     for index in range(3):
         driver.call(produce(batch("a"), topic="many", partition=index))
-    monkeypatch.setattr(k02_list_offsets, "LOOKUP_WORK", 0)
+    monkeypatch.setattr(k02_list_offsets, "LOOKUP_WORK", lookup_work)
     monkeypatch.setattr(k02_list_offsets, "WORK_PER_STEP", 2)
-    partitions = [{"partition_index": index, "timestamp": 0} for index in range(3)]
+    partitions = [{"partition_index": index, "timestamp": timestamp} for index in range(3)]
     requested = plain_request(
         "list_offsets", 9, replica_id=-1, topics=[{"name": "many", "partitions": partitions}]
     )
@@ -217,7 +224,9 @@ def test_timestamps_are_looked_up_in_steps(
     assert driver.node.next_deadline_ms() == driver.now_ms
     effects: Any = driver.node.handle(TimePassed(), driver.now_ms)
     (topic,) = only_response(requested, effects).topics
-    assert [(p.partition_index, p.offset) for p in topic.partitions] == [(0, 0), (1, 0), (2, 0)]
+    assert [(p.partition_index, p.offset) for p in topic.partitions] == [
+        (index, offset) for index in range(3)
+    ]
 
 
 def test_list_offsets_checks_leader_epochs(driver: NodeDriver) -> None:

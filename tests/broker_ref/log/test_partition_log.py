@@ -392,6 +392,11 @@ def test_timestamp_lookup_ends_at_a_wrong_max_timestamp() -> None:
     with pytest.raises(LogError) as error:
         log.offset_for_timestamp(NOW_MS + 30, end_offset=5)
     assert error.value.error_code is ErrorCode.invalid_record
+    append(log, patched(batch(), max_timestamp=NOW_MS + 60))
+    assert log.offset_of_max_timestamp(end_offset=5) is None
+    with pytest.raises(LogError) as error:
+        log.offset_of_max_timestamp(end_offset=6)
+    assert error.value.error_code is ErrorCode.invalid_record
 
 
 # Retention
