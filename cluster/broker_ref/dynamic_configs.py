@@ -178,11 +178,7 @@ def usable_configs(stored: Mapping[str, str]) -> dict[str, str]:
 
     A client that sends its changes directly to the controller can store such configs.
     """
-    usable = {name: value for name, value in stored.items() if _is_usable(name, value)}
-    if len(usable) < len(stored):
-        ignored = ", ".join(name for name in stored if name not in usable)
-        logger.error("These dynamic configs are ignored, because they are invalid: %s", ignored)
-    return usable
+    return {name: value for name, value in stored.items() if _is_usable(name, value)}
 
 
 def _is_usable(name: str, value: str) -> bool:

@@ -446,10 +446,14 @@ class BrokerNode:
     def _update_configs(self) -> bool:
         """Apply the dynamic configs of this broker. Return whether they have changed."""
         broker = ConfigResourceType.BROKER
-        return self._configs.update(
-            own=self.metadata.configs(broker, str(self._config.node_id)),
-            cluster=self.metadata.configs(broker, ""),
-        )
+        own = self.metadata.configs(broker, str(self._config.node_id))
+        cluster = self.metadata.configs(broker, "")
+        has_changed = self._configs.update(own=own, cluster=cluster)
+        used = self._configs.levels
+        ignored = sorted((own.keys() - used.own) | (cluster.keys() - used.cluster))
+        if has_changed and ignored:
+            logger.error("Invalid dynamic configs are ignored: %s", ", ".join(ignored))
+        return has_changed
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:

@@ -32,6 +32,7 @@ from broker_ref.node.forwarding import (
     envelope,
 )
 from broker_ref.protocol.frames import read_response, request_frame
+from broker_ref.protocol.reader import MalformedRequestError
 
 _PURPOSE: Final = "topic-creation"
 _KEY: Final = k19_create_topics.API.key
@@ -96,13 +97,17 @@ class AutoTopicCreationManager:
             error = enclosing.error_code.name
             self._handle_failure(names, f"the controller rejected the Envelope with {error}")
             return
-        response = read_response(
-            api_key=_KEY,
-            version=_VERSION,
-            message=CreateTopicsResponse,
-            frame=enclosing.response_data,
-        )
-        self._handle_response(names, response)
+        try:
+            response = read_response(
+                api_key=_KEY,
+                version=_VERSION,
+                message=CreateTopicsResponse,
+                frame=enclosing.response_data,
+            )
+        except MalformedRequestError as error:
+            self._handle_failure(names, f"the response cannot be decoded: {error}")
+        else:
+            self._handle_response(names, response)
 
     def _handle_response(self, names: frozenset[str], response: CreateTopicsResponse) -> None:
         self._in_flight -= names

@@ -80,7 +80,8 @@ def sasl_properties(kafka: Mapping[str, str]) -> dict[str, str]:
         return _aws(options)
     if name in {"PlainLoginModule", "ScramLoginModule"}:
         _check_mechanism(name, mechanism)
-        _check_no_delegation_token(options)
+        if name == "ScramLoginModule":
+            _check_no_delegation_token(options)
         return {
             "sasl.username": _required(options, "username"),
             "sasl.password": _required(options, "password"),
@@ -168,7 +169,6 @@ def _check_mechanism(module: str, mechanism: str) -> None:
 
 
 def _check_no_delegation_token(options: Mapping[str, str]) -> None:
-    # The Java client ignores all other options of these login modules, except the credentials.
     if options.get("tokenauth", "").lower() == "true":
         raise OptionError(
             f"Option '{_OPTION}' contains tokenauth, but delegation tokens are not supported.",

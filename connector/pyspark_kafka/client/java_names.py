@@ -41,7 +41,7 @@ def _same(value: str) -> str:
 
 
 def _kibibytes(value: str) -> str:
-    return str(max(1, int(value) // 1024)) if value.isdecimal() else value
+    return str(max(1, -(-int(value) // 1024))) if value.isdecimal() else value
 
 
 def _minus_one_is_zero(value: str) -> str:
@@ -336,13 +336,14 @@ def api_timeout_ms(kafka: Mapping[str, str]) -> int:
 
 def positive_milliseconds(name: str, text: str) -> int:
     """Parse a positive number of milliseconds. Raises `OptionError`."""
-    if not text.isdecimal() or int(text) == 0:
+    number = int(_decimal(name, text))
+    if number <= 0:
         raise OptionError(
             f"Option 'kafka.{name}' has the invalid value {text!r}.",
             advice="Set it to a number of milliseconds greater than 0.",
             option=f"kafka.{name}",
         )
-    return int(text)
+    return number
 
 
 def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:

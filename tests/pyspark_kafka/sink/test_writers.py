@@ -20,6 +20,7 @@ from pyspark_kafka.client import factory
 from pyspark_kafka.errors import OptionError, SchemaError
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import SinkOptions
+from pyspark_kafka.sink.at_least_once import write
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite, Written
 from pyspark_kafka.sink.writers import StreamRowWriter, batch_writer, stream_writer
 from tests.conftest import TopicFactory
@@ -48,10 +49,12 @@ def test_schema_and_options_are_checked_when_a_writer_is_created() -> None:
 
 def test_settings_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
+    write._check_settings.cache_clear()
     monkeypatch.setattr(factory, "check_settings", lambda *given, **_: checked.append(given))
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.client.id": "once", "topic": "t"}
     for _ in range(2):
         AtLeastOnceWrite.of(parse_sink_options(given, streaming=True), SCHEMA)
+    write._check_settings.cache_clear()
     assert len(checked) == 1
 
 

@@ -141,8 +141,11 @@ class _MessageBuffer:
 
     def add(self, messages: list[Message]) -> None:
         self.messages += messages
-        # A message contains its key and its value even if their columns are not selected.
-        self.bytes += payload_bytes(messages, (*self.columns, "key", "value"))
+        # A message contains its key, value and headers even if their columns are not selected.
+        try:
+            self.bytes += payload_bytes(messages, ("key", "value", "headers"))
+        except KafkaError:  # `drain` raises this error if headers are selected.
+            self.bytes = BYTES_PER_BATCH
 
     @property
     def is_full(self) -> bool:

@@ -237,8 +237,9 @@ class LibrdkafkaProducer:
         topic, value = row[:2]
         return RowError(
             f"A record for {format_place(topic, None)} is too large. Its value has "
-            f"{counted(len(value or b''), 'byte')}, which exceeds 'kafka.buffer.memory'.",
-            advice="Raise or remove 'kafka.buffer.memory', or write smaller records.",
+            f"{counted(len(value or b''), 'byte')}, which exceeds the size of the send buffer.",
+            advice="Raise or remove 'kafka.buffer.memory' (or "
+            "'kafka.queue.buffering.max.kbytes'), or write smaller records.",
             option="kafka.buffer.memory",
             topic=topic,
         )
