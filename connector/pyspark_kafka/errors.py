@@ -140,9 +140,12 @@ class ExactlyOnceError(PysparkKafkaError):
 
 
 class SinkFencedError(ExactlyOnceError):
-    """Another run with the same `transactionalId` has taken over the sink."""
+    """Another run has taken over the sink, or a task exceeded `transactionTimeout`."""
 
-    remedy = "Run only one query with this 'transactionalId'."
+    remedy = (
+        "Run only one query with this 'transactionalId'. If a task was fenced because it was "
+        "writing for too long, increase 'transactionTimeout'."
+    )
 
 
 class StaleBatchError(ExactlyOnceError):

@@ -118,8 +118,9 @@ def _is_owner(client: TransactionalClient, sink_id: str, first: TaskMessage) -> 
     found = client.describe_transactions([sink_id]).get(sink_id)
     if found is None or found.producer != first.owner:
         log.info(
-            "Not fencing transactional id '%s' (%s), because the batch is committed, or another "
-            "run has taken over the id",
+            "Not fencing transactional id '%s' (%s), because the batch is committed, the "
+            "transaction of its commit decision has timed out, or another run has taken over the "
+            "id",
             sink_id,
             "unknown" if found is None else f"{found.state.value}, {found.producer}",
         )

@@ -346,7 +346,11 @@ class _Batch:
         state = self._write_decision(decision)
         left_ms = before_ms - self.now_ms()
         if left_ms <= 0:
-            raise self._too_slow("the transactions of its tasks are about to time out")
+            raise self._too_slow(
+                "the transactions of its tasks are about to time out",
+                "If this happens again, increase 'transactionTimeout', or find out why writes to "
+                f"topic '{self.options.commit_topic}' are slow.",
+            )
         end = EndTransaction(
             transactional_id=self._sink_id,
             producer=self.results.owner,
@@ -388,17 +392,20 @@ class _Batch:
             producer.abort()
             if isinstance(error, ProducerFencedError):
                 self._check_owner()
-                raise self._too_slow("its transaction timed out") from error
+                raise self._too_slow(
+                    "its transaction timed out",
+                    f"If this happens again, find out why writes to topic "
+                    f"'{self.options.commit_topic}' or commits of group offsets are slow.",
+                ) from error
             raise
         producer.close()
         return QueryState(decision=decision, keys=tuple(key for key, _ in records))
 
-    def _too_slow(self, result: str) -> BatchNotCommittedError:
+    def _too_slow(self, result: str, advice: str) -> BatchNotCommittedError:
         return BatchNotCommittedError(
             f"{self._name} is not committed: writing its commit decision took so long that "
             f"{result}. {self._nothing_visible}",
-            advice="Run the batch again. If this happens again, increase 'transactionTimeout', or "
-            f"find out why writes to topic '{self.options.commit_topic}' are slow.",
+            advice=f"Run the batch again. {advice}",
             topic=self.options.commit_topic,
             transactional_id=self._sink_id,
         )
@@ -407,14 +414,16 @@ class _Batch:
         """Raise `SinkFencedError` if another run owns the sink id.
 
         If the transaction of the decision times out, the coordinator aborts it with the next epoch.
-        A run that is just taking over causes the same state. In both cases nothing is committed.
+        With transaction version 2, Kafka 4.0.0 bumps the epoch twice. A run that is just taking
+        over can cause the same state. In both cases nothing is committed.
         """
         found = self.client.describe_transactions([self._sink_id]).get(self._sink_id)
         owner = self.results.owner
-        after_timeout = replace(owner, producer_epoch=owner.producer_epoch + 1)
         if found is None or found.producer == owner:
             return
-        if found.producer == after_timeout and found.state in _ABORTED:
+        bumps = (1, 2) if self.results.version == 2 else (1,)
+        after_timeout = [replace(owner, producer_epoch=owner.producer_epoch + n) for n in bumps]
+        if found.producer in after_timeout and found.state in _ABORTED:
             return
         raise SinkFencedError(
             f"{self._name} is not committed, because another run with this transactionalId has "
@@ -485,7 +494,8 @@ class _Batch:
             advice = (
                 "A job without 'batchId' cannot rewrite only its lost rows. Write the lost rows "
                 "with another tool, and then mark the job as finished with "
-                f"{operator_command(self._sink_id, '--recover --accept-loss')}."
+                f"{operator_command(self._sink_id, '--recover --accept-loss')}. The next job "
+                "without 'batchId' then fails once with EarlierJobCommittedError."
             )
         else:
             advice = "Restart the query. It will run the batch again and write only the lost rows."
@@ -508,9 +518,11 @@ class _Batch:
                     topic.mark_finished(state)
         except KafkaError as error:
             log.warning(
-                "%s is committed, but could not be marked as finished. The next batch will mark it "
-                "as finished. The error was: %s",
+                "%s is committed, but could not be marked as finished. %s The error was: %s",
                 self._name,
+                "The next batch will mark it as finished."
+                if state.decision.batch_id is not None
+                else "The next job without 'batchId' may fail once with EarlierJobCommittedError.",
                 error,
             )
 

@@ -226,7 +226,8 @@ def _refusal(
                 f"'{decision.sink_id}' is committed, but some of its rows are lost: "
                 f"{listing(rows)}. Nothing was written.",
                 advice="Write the lost rows with another tool. Then mark the job as finished with "
-                f"{operator_command(decision.sink_id, '--recover --accept-loss')}.",
+                f"{operator_command(decision.sink_id, '--recover --accept-loss')}. The next job "
+                "without 'batchId' then fails once with EarlierJobCommittedError.",
                 transactional_id=decision.sink_id,
             )
     if not jobs:
@@ -239,8 +240,8 @@ def _refusal(
     )
     return EarlierJobCommittedError(
         f"An earlier batch job with transactionalId '{decision.sink_id}' stopped after its rows "
-        f"were committed, and did not report this. Committed: {rows_of_all}. This run wrote "
-        "nothing.",
+        f"were committed, and did not report this. Committed: {rows_of_all}, including rows whose "
+        "loss was accepted. This run wrote nothing.",
         advice="If this run is a retry of that job, do not run the job again, because that would "
         "write its rows twice. If this is a new job, run it again: this error is raised only once. "
         "Set the option 'batchId', so that a job can be repeated safely.",

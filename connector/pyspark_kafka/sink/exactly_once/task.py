@@ -150,9 +150,9 @@ class _Attempt:
                 self._check_owner()
             message = self._produce(first, rows, own_id, own, decided)
         except BaseException as error:
+            age_ms = self.now_ms() - initialized_ms
             self._abort_own(own_id, own)
             if isinstance(error, ProducerFencedError):
-                age_ms = self.now_ms() - initialized_ms
                 is_late = age_ms >= self.options.transaction_timeout_ms
                 raise (
                     self._timed_out(own_id, age_ms) if is_late else self._fenced(own_id)
