@@ -174,7 +174,7 @@ def test_messages_after_a_temporary_unknown_topic_are_read_again(scripted: type[
     [
         (("offset",), {"value": b"x" * 100}),
         (("offset",), {"key": b"x" * 100}),
-        (("offset",), {"headers": [("name", b"x" * 100)]}),
+        (("offset", "headers"), {"headers": [("name", b"x" * 100)]}),
     ],
 )
 def test_messages_are_yielded_when_they_need_too_much_memory(

@@ -141,11 +141,9 @@ class _MessageBuffer:
 
     def add(self, messages: list[Message]) -> None:
         self.messages += messages
-        # A message contains its key, value and headers even if their columns are not selected.
-        try:
-            self.bytes += payload_bytes(messages, ("key", "value", "headers"))
-        except KafkaError:  # `drain` raises this error if headers are selected.
-            self.bytes = BYTES_PER_BATCH
+        # A message contains its key and value even if their columns are not selected. It also
+        # contains its headers, but reading headers with invalid keys can crash the process.
+        self.bytes += payload_bytes(messages, (*self.columns, "key", "value"))
 
     @property
     def is_full(self) -> bool:
