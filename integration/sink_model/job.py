@@ -142,7 +142,7 @@ def _attempts(action: DriverAction, part: Partition) -> list[Attempt]:
 
 
 def _messages(action: DriverAction, part: Partition, attempts: Sequence[Attempt]) -> list[Entry]:
-    """Return the possible messages of a task, one for each attempt that has returned."""
+    """Return the possible commit messages for a task, one per attempt that has returned."""
     if part.works[action.number].role in (TO_SKIP, NOTHING_TO_WRITE):
         return [NO_MESSAGE]
     return [

@@ -1,4 +1,4 @@
-"""The actions of task attempts: initialize an id, write rows, return a message, fail, and abort.
+"""The actions of task attempts: initialize a producer, write, return a message, fail, and abort.
 
 Models the steps `task.check`, `task.init`, `task.look`, `task.produce` and `task.give_up`.
 Invariant: an attempt uses only its plan and its own id.

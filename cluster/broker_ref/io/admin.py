@@ -65,7 +65,7 @@ def create_topic(
     timeout_seconds: float = 30.0,
     credentials: Credentials | None = None,
 ) -> None:
-    """Create a topic through the broker at `address` (`host:port`), and wait for its leaders.
+    """Create a topic through the broker at `address` (`host:port`), and wait until it has leaders.
 
     Raises: CreateTopicError.
     """

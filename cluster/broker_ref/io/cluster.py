@@ -196,7 +196,7 @@ class Cluster:
         *,
         replication_factor: int = -1,
     ) -> None:
-        """Create a topic and wait for its leaders. Raises: CreateTopicError, ClusterError.
+        """Create a topic and wait until it has leaders. Raises: CreateTopicError, ClusterError.
 
         `configs` are topic configs, such as `{"retention.ms": "60000"}`. If `replication_factor` is
         -1, the broker uses `default.replication.factor`.

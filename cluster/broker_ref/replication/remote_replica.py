@@ -38,7 +38,7 @@ class RemoteReplica:
 
     @property
     def last_caught_up_ms(self) -> int:
-        """Return the latest time at which the follower had the leader's entire log."""
+        """Return the latest time at which the follower was caught up with the leader's log."""
         if self._idle_in is None:
             return self._last_caught_up_ms
         return max(self._last_caught_up_ms, self._idle_in.time_ms)

@@ -126,7 +126,7 @@ class TransactionalClient(KafkaClient, Protocol):
         replication_factor: int,
         config: Mapping[str, str],
     ) -> bool:
-        """Create a topic and wait for its leaders. Return False if it already exists."""
+        """Create a topic and wait until it has leaders. Return False if it already exists."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Return the effective configuration of a topic (DescribeConfigs)."""

@@ -82,7 +82,7 @@ class ConsumerGroupMember:
         return self.classic is not None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Return whether the member has its target assignment for this epoch."""
+        """Return whether the member has reconciled its assignment with the target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def assignment_epoch(self, topic_id: Uuid, partition: int) -> int | None:

@@ -101,7 +101,7 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
 
 
 def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of at most `bytes_max` bytes, or of a single larger row."""
+    """Yield slices of at most `bytes_max` bytes. A larger row is in a slice of its own."""
     if rows.nbytes <= bytes_max or rows.num_rows == 1:
         yield rows
         return

@@ -413,9 +413,9 @@ class _Batch:
     def _check_owner(self) -> None:
         """Raise `SinkFencedError` if another run owns the sink id.
 
-        If the transaction of the decision times out, the coordinator aborts it with the next epoch.
-        With transaction version 2, Kafka 4.0.0 bumps the epoch twice. A run that is just taking
-        over can cause the same state. In both cases nothing is committed.
+        If the transaction that writes the decision times out, the coordinator aborts it and bumps
+        the epoch. With transaction version 2, Kafka 4.0.0 bumps the epoch twice. Another run that
+        is taking over can cause the same epoch and state. In both cases nothing is committed.
         """
         found = self.client.describe_transactions([self._sink_id]).get(self._sink_id)
         owner = self.results.owner
