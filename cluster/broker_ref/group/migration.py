@@ -79,10 +79,9 @@ def upgraded_records(group: ClassicGroup, metadata: ClusterMetadata) -> list[Con
     _check_owners(group, members, metadata)
     names = {name for member in members for name in member.subscribed_topic_names}
     hash_ = metadata_hash(names, metadata)
-    is_rebalancing = group.state is not GroupState.STABLE and members
-    return group_records(
-        group.group_id, members, epoch=epoch, metadata_hash=~hash_ if is_rebalancing else hash_
-    )
+    if members and group.state is not GroupState.STABLE:
+        hash_ = ~hash_
+    return group_records(group.group_id, members, epoch=epoch, metadata_hash=hash_)
 
 
 def _consumer_member(

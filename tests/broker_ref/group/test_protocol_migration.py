@@ -492,3 +492,12 @@ def test_conversion_continues_the_rebalance_of_the_classic_group() -> None:
     consumer = Consumer(groups, "m1", "t", instance_id="i1")
     assert consumer.join() is NONE
     settle(groups, [consumer])
+    # A consumer without topics joins after a member has changed to a topic that does not exist.
+    groups = Groups(config())
+    classic = Classic(groups)
+    run(groups, [classic], 10)
+    assert classic.owned
+    protocols = (MemberProtocol(name="range", metadata=subscription("missing")),)
+    joined = groups.join(classic.member_id, protocols=protocols).result
+    assert Consumer(groups, "m1").join() is NONE
+    assert groups.group.group_epoch > joined.generation_id, "the old assignment is replaced"

@@ -167,6 +167,28 @@ def test_failing_truncation_does_not_stop_other_partitions() -> None:
     assert leader.last_request() == ([(0, 5), (1, 3)], [])
 
 
+def test_partition_that_is_delayed_twice_is_not_fetched_after_its_removal() -> None:
+    """Its log start offset changes while the offsets of the leader are listed."""
+    replica: Any = Replica(0)
+    leader = Leader(replica)
+    out_of_range = FetchedPartition(
+        partition_index=0, error_code=ErrorCode.offset_out_of_range, high_watermark=-1
+    )
+    leader.respond_with(out_of_range)
+    first = leader.requests[-1]
+    leader.fetcher.update_log_start_offset(replica)
+    leader.fetcher.maybe_fetch()
+    leader.respond_with(out_of_range)
+    second = leader.requests[-1]
+    assert first["api_key"] == second["api_key"] != leader.requests[0]["api_key"]
+    for listed in (first, second):
+        listed["on_failure"]("the connection is lost")
+    leader.fetcher.remove_partition(replica)
+    sent = len(leader.requests)
+    leader.pass_time(BACKOFF_MS)
+    assert len(leader.requests) == sent
+
+
 def test_throttled_partitions_wait_while_the_quota_is_exceeded() -> None:
     leader = Leader(Replica(0), Replica(1), Replica(2))
     configs = {FOLLOWER_REPLICAS: "0:2,1:3,2:2"}

@@ -137,20 +137,20 @@ class _MessageBuffer:
 
     columns: tuple[str, ...]
     messages: list[Message] = field(default_factory=list)
-    bytes: int = 0
+    size_bytes: int = 0
 
     def add(self, messages: list[Message]) -> None:
         self.messages += messages
         # A message contains its key and value even if their columns are not selected. It also
         # contains its headers, but reading headers with invalid keys can crash the process.
-        self.bytes += payload_bytes(messages, (*self.columns, "key", "value"))
+        self.size_bytes += payload_bytes(messages, (*self.columns, "key", "value"))
 
     @property
     def is_full(self) -> bool:
-        return len(self.messages) >= ROWS_PER_BATCH or self.bytes >= BYTES_PER_BATCH
+        return len(self.messages) >= ROWS_PER_BATCH or self.size_bytes >= BYTES_PER_BATCH
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        messages, self.messages, self.bytes = self.messages, [], 0
+        messages, self.messages, self.size_bytes = self.messages, [], 0
         if messages:
             yield from record_batch(messages, self.columns, bytes_max=BYTES_PER_BATCH)
 

@@ -394,7 +394,7 @@ class _Batch:
                 self._check_owner()
                 raise self._too_slow(
                     "its transaction timed out",
-                    f"If this happens again, find out why writes to topic "
+                    "If this happens again, find out why writes to topic "
                     f"'{self.options.commit_topic}' or commits of group offsets are slow.",
                 ) from error
             raise

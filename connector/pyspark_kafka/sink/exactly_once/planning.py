@@ -240,8 +240,8 @@ def _refusal(
     )
     return EarlierJobCommittedError(
         f"An earlier batch job with transactionalId '{decision.sink_id}' stopped after its rows "
-        f"were committed, and did not report this. Committed: {rows_of_all}, including rows whose "
-        "loss was accepted. This run wrote nothing.",
+        f"were committed, and did not report this. Committed: {rows_of_all}. If an operator has "
+        "accepted the loss of rows, these rows are included. This run wrote nothing.",
         advice="If this run is a retry of that job, do not run the job again, because that would "
         "write its rows twice. If this is a new job, run it again: this error is raised only once. "
         "Set the option 'batchId', so that a job can be repeated safely.",
